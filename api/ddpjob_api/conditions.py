@@ -1,0 +1,67 @@
+"""The closed lists of condition types and reasons of `status.conditions`.
+
+Why apart: people alert on these words; a reason that is not here cannot be written. Never `Stalled`: kstatus reads
+it as failed.
+"""
+
+from enum import StrEnum
+
+
+class Condition(StrEnum):
+    ADMITTED = "Admitted"
+    PODS_READY = "PodsReady"
+    RENDEZVOUS_READY = "RendezvousReady"
+    RUNNING = "Running"
+    HUNG = "Hung"
+    RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Why a condition is what it is. The comment names the conditions that carry it."""
+
+    # Admitted
+    ACCEPTED = "Accepted"
+    # Admitted, Failed
+    INVALID_SPEC = "InvalidSpec"
+    # Admitted: an object of a child's name is not ours
+    NAME_CONFLICT = "NameConflict"
+    # PodsReady
+    ALL_PODS_READY = "AllPodsReady"
+    PODS_STARTING = "PodsStarting"
+    UNSCHEDULABLE = "Unschedulable"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    VOLUME_NOT_READY = "VolumeNotReady"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POD_REFUSED = "PodRefused"
+    # RendezvousReady
+    ALL_RANKS_JOINED = "AllRanksJoined"
+    WAITING_FOR_RANKS = "WaitingForRanks"
+    # Running
+    TRAINING = "Training"
+    NOT_STARTED = "NotStarted"
+    # Restarting, and lastFailure.reason
+    PROGRAM_FAILED = "ProgramFailed"
+    OOM_KILLED = "OOMKilled"
+    KILLED = "Killed"
+    DISRUPTED = "Disrupted"
+    NODE_LOST = "NodeLost"
+    POD_LOST = "PodLost"
+    # Hung
+    NO_PROGRESS = "NoProgress"
+    # Suspended
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    # Complete
+    ALL_RANKS_SUCCEEDED = "AllRanksSucceeded"
+    # Failed
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    MAX_DISRUPTIONS_EXCEEDED = "MaxDisruptionsExceeded"
+    CONFIGURATION_REFUSED = "ConfigurationRefused"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    RENDEZVOUS_TIMEOUT = "RendezvousTimeout"
+    # any
+    UNKNOWN = "Unknown"

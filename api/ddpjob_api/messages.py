@@ -1,0 +1,228 @@
+"""The wire between launchers and coordinator: one JSON object a line, each a type of this module.
+
+Why apart: both ends and their tests read one definition. Must not: carry code, paths or environment (a launcher
+obeys only what these types can say). The version is `PROTOCOL`; an end that meets another one says so and waits for
+the operator to replace it (a running job never mixes versions, DESIGN: runtime is pinned).
+
+A connection: the coordinator sends Challenge, the launcher Hello with its proof, the coordinator Welcome with its own
+(or Reject). Then Beat and the launcher's reports go up, Start / Stop / Pause / StopAt / Finish come down. Each end
+drops a connection that was silent for `SILENCE_SECONDS`.
+"""
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob_api.codec import Invalid, Problem, load, render
+from ddpjob_api.fields import Json, limited
+from ddpjob_api.report import Failure, Outcome, WorkerExit
+
+PROTOCOL = 1
+MAX_LINE_BYTES = 65536
+BEAT_SECONDS = 1.0
+SILENCE_SECONDS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Challenge:
+    """Coordinator, first line."""
+
+    protocol: int
+    nonce: str = limited(max_length=128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello:
+    """Launcher's answer: who it is, what it knows. A new coordinator learns all it needs from these."""
+
+    protocol: int
+    nonce: str = limited(max_length=128)
+    proof: str = limited(max_length=128)
+    """`prove(token, "launcher", coordinator's nonce, own nonce)`."""
+    node: int
+    incarnation: int
+    pod: str = limited("", max_length=253)
+    pod_uid: str = limited("", max_length=64)
+    host_node: str = limited("", max_length=253)
+    address: str = limited("", max_length=253)
+    """Where other pods reach this launcher's workers."""
+    term: int = 0
+    """The highest term it obeyed."""
+    generation: int = 0
+    """The newest generation it has seen; while `running`, the one its workers belong to."""
+    running: bool = False
+    restarts: int = 0
+    disruptions: int = 0
+    last_failure: Failure | None = None
+    checkpoints: tuple[int, ...] = limited((), max_items=1024)
+    """Steps of the complete checkpoints it can read, newest last."""
+    done: bool = False
+    """All its workers of `generation` ended with 0 (a coordinator lost after that must not run them again)."""
+    leaving: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome:
+    """Coordinator: it knows the token too."""
+
+    proof: str = limited(max_length=128)
+    """`prove(token, "coordinator", launcher's nonce, own nonce)`."""
+    term: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reject:
+    """Coordinator: why the launcher may not join."""
+
+    message: str = limited(max_length=512)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """Both ways, every `BEAT_SECONDS`; a launcher adds where its ranks are."""
+
+    generation: int = 0
+    steps: tuple[int, ...] = limited((), max_items=256)
+    """Optimizer step per local rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """Launcher: a worker ended otherwise than with 0 or on request."""
+
+    generation: int
+    exits: tuple[WorkerExit, ...] = limited(max_items=256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """Launcher: none of its workers of this generation lives any more."""
+
+    generation: int
+    exits: tuple[WorkerExit, ...] = limited((), max_items=256)
+    checkpoints: tuple[int, ...] = limited((), max_items=1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """Launcher: all its workers of this generation ended with 0."""
+
+    generation: int
+    result: Json = limited(factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leave:
+    """Launcher: it was told to go (SIGTERM). Only this launcher exits; `whole_job`: all do."""
+
+    generation: int
+    whole_job: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paused:
+    """Launcher: the highest step boundary among its ranks, read after they saw the pause word."""
+
+    generation: int
+    boundary: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Coordinator: begin this generation."""
+
+    term: int
+    generation: int
+    master_address: str = limited(max_length=253)
+    master_port: int
+    restarts: int
+    disruptions: int
+    resume_step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Coordinator: end the workers of this generation."""
+
+    term: int
+    generation: int
+    why: str = limited(max_length=1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """Coordinator: hold at the next step boundary and say which it is."""
+
+    term: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAt:
+    """Coordinator: every rank saves at this boundary and ends with `Exit.STOPPED`."""
+
+    term: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """Coordinator: exit. The code is this node's."""
+
+    term: int
+    outcome: Outcome
+    exit_code: int
+    restarts: int
+    disruptions: int
+    failure: Failure | None = None
+    result: Json = limited(factory=dict)
+
+
+Message = (
+    Challenge | Hello | Welcome | Reject | Beat | Failed | Stopped | Done | Leave | Paused
+    | Start | Stop | Pause | StopAt | Finish
+)  # fmt: skip
+
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        Challenge, Hello, Welcome, Reject, Beat, Failed, Stopped, Done, Leave, Paused,
+        Start, Stop, Pause, StopAt, Finish,
+    )
+}  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """One line, newline included."""
+    body = {"op": type(message).__name__, **render(message)}
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message in a line.
+
+    Raises:
+        Invalid: no JSON, an unknown op, or fields that are not the op's.
+    """
+    try:
+        body = json.loads(line)
+    except ValueError as error:
+        raise Invalid([Problem(path=(), message=f"not JSON: {error}")]) from error
+    if not isinstance(body, dict) or body.get("op") not in KINDS:
+        raise Invalid([Problem(path=("op",), message="unknown message")])
+    kind = KINDS[body.pop("op")]
+    message: Message = load(kind, body)
+    return message
+
+
+def prove(token: bytes, role: str, theirs: str, mine: str) -> str:
+    """Proof that an end knows the token, bound to its role and to both nonces (HMAC-SHA256, hex)."""
+    return hmac.new(token, f"{role}|{theirs}|{mine}".encode(), hashlib.sha256).hexdigest()
+
+
+def status_key(token: bytes) -> str:
+    """Bearer of `GET /status` and `POST /stop`: a reader needs no token that could join."""
+    return hmac.new(token, b"status", hashlib.sha256).hexdigest()

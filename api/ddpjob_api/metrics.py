@@ -1,0 +1,85 @@
+"""Names, kinds and help of the metrics that launchers serve.
+
+Why apart: dashboards, alerts, docs and the operator's poller read these names; `docs/metrics.md` is checked against
+this list. Base units, `_total` on counters, labels bounded by the ranks of one pod. Counters go on across
+generations: a launcher adds what earlier workers of its pod counted.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PREFIX = "ddpjob_trainer_"
+
+
+class MetricKind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    INFO = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric; a counter's name stands here without `_total`, which the exposition adds."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ("rank",)
+
+
+def counter(name: str, help_text: str, labels: tuple[str, ...] = ("rank",)) -> Metric:
+    return Metric(name=PREFIX + name, kind=MetricKind.COUNTER, help=help_text, labels=labels)
+
+
+def gauge(name: str, help_text: str, labels: tuple[str, ...] = ("rank",)) -> Metric:
+    return Metric(name=PREFIX + name, kind=MetricKind.GAUGE, help=help_text, labels=labels)
+
+
+INFO = Metric(
+    name=PREFIX + "info",
+    kind=MetricKind.GAUGE,
+    help="Always 1; the labels say what runs: version, backend, world size.",
+    labels=("rank", "version", "backend", "world_size"),
+)
+STATE = gauge("state", "1 for the phase the rank is in, else 0.", ("rank", "state"))
+STEP = gauge("step", "Optimizer step the training has reached, resumed steps included.")
+OPTIMIZER_STEPS = counter(
+    "optimizer_steps", "Optimizer steps made by this pod's rank, repeated ones included."
+)
+MICRO_BATCHES = counter("micro_batches", "Forward passes with gradients.")
+SAMPLES = counter("samples", "Samples seen by this rank.")
+TOKENS = counter("tokens", "Tokens seen by this rank, where the input is a batch of token ids.")
+LAST_STEP_TIMESTAMP = gauge("last_step_timestamp_seconds", "Unix time of the newest optimizer step.")
+STEP_SECONDS = counter("step_seconds", "Wall time from optimizer step to optimizer step.")
+PHASE_SECONDS = counter(
+    "phase_seconds",
+    "Wall time by phase: data, forward, backward, optimizer, checkpoint, evaluation, other.",
+    ("rank", "phase"),
+)
+COMM_SECONDS = counter("comm_seconds", "Time of gradient all-reduce by DDP's own clock (sampled, weighted).")
+COMM_OVERLAPPED_SECONDS = counter(
+    "comm_overlapped_seconds", "The part of comm_seconds hidden behind backward."
+)
+BACKWARD_COMPUTE_SECONDS = counter("backward_compute_seconds", "Backward computation by DDP's own clock.")
+ALL_REDUCES = counter("all_reduces", "Synchronised backward passes, counted by DDP's reducer.")
+ALL_REDUCE_BYTES = counter("all_reduce_bytes", "Gradient bytes handed to all-reduce.")
+BUCKETS = gauge("buckets", "Gradient buckets in use.")
+LOSS = gauge("loss", "Loss of the newest optimizer step (in scripts: root of the newest backward).")
+GRAD_NORM = gauge("grad_norm", "Gradient norm before clipping, where it is computed.")
+LEARNING_RATE = gauge("learning_rate", "Learning rate of the first parameter group.")
+NON_FINITE_STEPS = counter("non_finite_steps", "Optimizer steps skipped on all ranks for a NaN or infinity.")
+CHECKPOINTS = counter("checkpoints", "Checkpoints written.")
+CHECKPOINT_FAILURES = counter(
+    "checkpoint_failures", "Checkpoints that could not be written; training went on."
+)
+CHECKPOINT_STEP = gauge("checkpoint_step", "Step of the newest complete checkpoint.")
+CHECKPOINT_TIMESTAMP = gauge("checkpoint_timestamp_seconds", "Unix time of the newest complete checkpoint.")
+CHECKPOINT_BYTES = gauge("checkpoint_bytes", "Size of the newest checkpoint.")
+OVERRIDES = gauge("overrides", "Settings where the script asked for another value than the resource.")
+WARNINGS = gauge("config_warnings", "Settings that work but cost something; see the log.")
+RESTARTS = counter("restarts", "Restarts of the job as this pod knows them.", ())
+DISRUPTIONS = counter("disruptions", "Disruptions of the job as this pod knows them.", ())
+GENERATION = gauge("generation", "Generation that runs.", ())
+
+METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All of the above."""

@@ -1,0 +1,141 @@
+"""Names that more than one side writes or reads: environment, labels, annotations, objects.
+
+Why apart: a name spelled twice drifts. The environment is the contract between operator (or `ddpjob run`) and
+launcher, and between launcher and worker; nothing else passes between them but the wire (`messages.py`), the page
+(`page.py`) and the termination message (`report.py`).
+"""
+
+from enum import StrEnum
+
+
+class LauncherEnv(StrEnum):
+    """What a launcher is told; the operator sets it in the pod, `ddpjob run` in a process."""
+
+    NAME = "DDPJOB_NAME"
+    NAMESPACE = "DDPJOB_NAMESPACE"
+    UID = "DDPJOB_UID"
+    SPEC = "DDPJOB_SPEC"
+    """The resource's spec as JSON, without what only Kubernetes reads (template, env, image)."""
+    NODE_INDEX = "DDPJOB_NODE_INDEX"
+    INCARNATION = "DDPJOB_INCARNATION"
+    """How many pods of this index came before; the term of a coordinator is that of index 0."""
+    COORDINATOR = "DDPJOB_COORDINATOR"
+    """`host:port` of the launcher of index 0."""
+    BIND_HOST = "DDPJOB_BIND_HOST"
+    """Address the launcher's servers listen on; default: all."""
+    ADVERTISE_HOST = "DDPJOB_ADVERTISE_HOST"
+    """Address under which other pods reach this launcher's workers (MASTER_ADDR of index 0)."""
+    TOKEN_FILE = "DDPJOB_TOKEN_FILE"
+    """File with the job's token: both ends of every connection prove that they know it."""
+    RESTARTS = "DDPJOB_RESTARTS"
+    """Restarts spent according to the ledger when this pod was made."""
+    DISRUPTIONS = "DDPJOB_DISRUPTIONS"
+    GENERATION = "DDPJOB_GENERATION"
+    """In a launcher: the newest generation the ledger knows. In a worker: the generation it belongs to."""
+    RUN_DIR = "DDPJOB_RUN_DIR"
+    """Memory volume for pages, error files and stacks."""
+    CHECKPOINT_DIR = "DDPJOB_CHECKPOINT_DIR"
+    TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"
+    POD_NAME = "DDPJOB_POD_NAME"
+    POD_UID = "DDPJOB_POD_UID"
+    HOST_NODE = "DDPJOB_HOST_NODE"
+    """Name of the Kubernetes node, for messages."""
+
+
+class WorkerEnv(StrEnum):
+    """What a worker (one rank) is told beside torchrun's names below."""
+
+    GENERATION = "DDPJOB_GENERATION"
+    PAGE = "DDPJOB_PAGE"
+    """Path of the memory-mapped page this worker writes."""
+    SETTINGS = "DDPJOB_SETTINGS"
+    """`spec.ddp` as JSON, backend resolved."""
+    TASK = "DDPJOB_TASK"
+    """`spec.task` as JSON (task mode only)."""
+    CHECKPOINT = "DDPJOB_CHECKPOINT"
+    """`spec.checkpoint` as JSON, absent without one."""
+    CHECKPOINT_DIR = "DDPJOB_CHECKPOINT_DIR"
+    RESUME_STEP = "DDPJOB_RESUME_STEP"
+    """Step of the checkpoint that every rank loads; absent: start anew."""
+    TERM = "DDPJOB_TERM"
+    """The coordinator's term: a checkpoint writer checks `TERM_FILE` against it before its rename."""
+    TERM_FILE = "DDPJOB_TERM_FILE"
+    STACKS_FILE = "DDPJOB_STACKS_FILE"
+    WORKER_PID = "DDPJOB_WORKER_PID"
+    """Pid of the instrumented process; its children see a foreign one and stay untouched."""
+    GRADIENT_ACCUMULATION_STEPS = "DDPJOB_GRADIENT_ACCUMULATION_STEPS"
+    """Offered to plain loops, which own their accumulation."""
+    JOB_NAME = "DDPJOB_NAME"
+
+
+TORCHRUN_ENV = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_ERROR_FILE",
+)
+"""torchrun's names, which scripts and frameworks test for; a worker has all of them."""
+
+RESERVED_ENV = frozenset(
+    {*TORCHRUN_ENV, "NODE_RANK", "TORCHELASTIC_USE_AGENT_STORE", *(f"PET_{name}" for name in (
+        "NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RDZV_BACKEND", "RDZV_ENDPOINT",
+        "RDZV_ID", "RDZV_CONF", "MAX_RESTARTS", "STANDALONE",
+    ))}
+)  # fmt: skip
+"""Variables that the launcher owns; a resource may not set them, nor any that begins with `RESERVED_ENV_PREFIX`."""
+
+RESERVED_ENV_PREFIX = "DDPJOB_"
+
+
+def is_reserved_env(name: str) -> bool:
+    return name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIX)
+
+
+LABEL_JOB = "ddpjob.dev/name"
+"""On every child object: the DDPJob's name; the operator's watches select by it."""
+LABEL_INDEX = "ddpjob.dev/index"
+LABEL_INCARNATION = "ddpjob.dev/incarnation"
+ANNOTATION_JOB_UID = "ddpjob.dev/uid"
+ANNOTATION_TEMPLATE_HASH = "ddpjob.dev/template-hash"
+FINALIZER_TRACKING = "ddpjob.dev/tracking"
+"""On pods: their outcome is not yet in the job's status."""
+FIELD_MANAGER = "ddpjob-operator"
+TRAINER_CONTAINER = "trainer"
+"""Our container in the pod; its end decides the pod's outcome."""
+
+WORKSPACE_PATH = "/workspace"
+CHECKPOINT_PATH = "/checkpoints"
+RUN_PATH = "/run/ddpjob"
+TOKEN_PATH = "/etc/ddpjob/token"
+TERMINATION_LOG = "/dev/termination-log"
+
+
+def service_name(job: str) -> str:
+    """The headless Service, which is also the pods' subdomain."""
+    return job
+
+
+def secret_name(job: str) -> str:
+    """The Secret with the job's token."""
+    return f"{job}-token"
+
+
+def host_name(job: str, index: int) -> str:
+    """The stable name of one index: hostname of each of its incarnations."""
+    return f"{job}-{index}"
+
+
+def pod_name(job: str, index: int, incarnation: int) -> str:
+    """`<job>-<index>`, replacements `<job>-<index>-r<k>`."""
+    return host_name(job, index) if incarnation == 0 else f"{host_name(job, index)}-r{incarnation}"

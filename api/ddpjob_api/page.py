@@ -1,0 +1,126 @@
+"""Layout of the page: the memory-mapped file each worker writes and its launcher reads.
+
+Why a page: the training process needs no thread, socket or lock to be observed; the file survives kill -9, so a dead
+or hung rank's last step and phase are known; the launcher's words (pause, stop) come back the same way. Every slot is
+an aligned 8-byte float64, one store each, so that a reader never sees half a value. A JSON area holds facts that are
+written a few times per life. `ddpjob_trainer.page` maps it.
+"""
+
+from enum import IntEnum, StrEnum
+
+MAGIC = b"DDPJPG01"
+"""First 8 bytes; another layout has another number."""
+SLOT_BASE = 64
+SLOT_COUNT = 120
+FACTS_BASE = 4096
+"""The JSON area: 8 bytes sequence (odd while it is written), 8 bytes length, then UTF-8."""
+PAGE_BYTES = 65536
+
+
+class Phase(IntEnum):
+    """What a rank is doing."""
+
+    BETWEEN = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    DATA = 4
+    CHECKPOINT = 5
+    EVALUATION = 6
+    PAUSED = 7
+    LOADING = 8
+
+
+class WorkerState(IntEnum):
+    """Where a worker is in its life."""
+
+    NONE = 0
+    STARTED = 1
+    RUNNING = 2
+    """The user's program runs."""
+    EXITING = 3
+    FINISHED = 4
+    """`EXIT_CODE` is final: what kills the process after this is no failure."""
+
+
+class Slot(IntEnum):
+    """Indexes of the float64 slots. Seconds are of the monotonic clock of the machine; byte counts are exact < 2^53."""
+
+    PID = 0
+    GENERATION = 1
+    RANK = 2
+    STATE = 3
+    EXIT_CODE = 4
+    STARTED_AT = 5
+    TORCH_IMPORTED_AT = 6
+    PROCESS_GROUP_AT = 7
+    DDP_AT = 8
+    FIRST_STEP_AT = 9
+    STEP = 10
+    """Optimizer steps since the start of the training (resumed ones included)."""
+    GENERATION_STEPS = 11
+    """Optimizer steps of this process."""
+    MICRO_BATCHES = 12
+    MICRO_BATCHES_SYNCED = 13
+    BACKWARDS = 14
+    SAMPLES = 15
+    TOKENS = 16
+    LAST_STEP_AT = 17
+    PHASE = 18
+    PHASE_SINCE = 19
+    DATA_SECONDS = 20
+    FORWARD_SECONDS = 21
+    BACKWARD_SECONDS = 22
+    OPTIMIZER_SECONDS = 23
+    OTHER_SECONDS = 24
+    STEP_SECONDS = 25
+    CHECKPOINT_SECONDS = 26
+    EVALUATION_SECONDS = 27
+    REDUCER_FORWARD_NS = 28
+    REDUCER_BACKWARD_NS = 29
+    REDUCER_COMM_NS = 30
+    REDUCER_OVERLAP_NS = 31
+    REDUCER_ITERATIONS = 32
+    """Iterations that the four sums above stand for."""
+    ALL_REDUCES = 33
+    """Synchronised backward passes as torch's reducer counts them."""
+    ALL_REDUCE_BYTES = 34
+    BUCKETS = 35
+    LOSS = 36
+    GRAD_NORM = 37
+    LEARNING_RATE = 38
+    NON_FINITE_STEPS = 39
+    WORLD_SIZE = 40
+    EPOCH = 41
+    TOTAL_STEPS = 42
+    CHECKPOINT_STEP = 43
+    CHECKPOINTS = 44
+    CHECKPOINT_FAILURES = 45
+    CHECKPOINT_AT = 46
+    """Wall-clock seconds (time.time)."""
+    CHECKPOINT_BYTES = 47
+    RESUMED_STEP = 48
+    OVERRIDES = 49
+    WARNINGS = 50
+    OBSERVED_ACCUMULATION = 51
+    DDP_MODELS = 52
+    REPLICA_MISMATCHES = 53
+    COLLECTIVE_SEQUENCE = 54
+    # words of the launcher
+    PAUSE = 96
+    """Not 0: hold at the next step boundary."""
+    STOP_AT = 97
+    """Not 0: save and end when this boundary is reached."""
+    # answers of the worker
+    BOUNDARY = 98
+    """The newest step boundary; published before PAUSE is read."""
+    PAUSED_AT = 99
+
+
+class Fact(StrEnum):
+    """Keys of the JSON area."""
+
+    DDP = "ddp"
+    """`report.InEffect`."""
+    RESULT = "result"
+    """What the program reported at its end."""

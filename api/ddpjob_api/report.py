@@ -1,0 +1,185 @@
+"""What launchers say about a run: failures, progress, and the reports that leave the pod.
+
+Why apart: four readers (coordinator, termination message, operator, `ddpjob run`) take the same values; each report
+is small JSON, read with `codec.load` and therefore checked against these types.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ddpjob_api.conditions import Reason
+from ddpjob_api.fields import Json, limited
+
+MAX_TERMINATION_BYTES = 4096
+"""What the kubelet keeps of a termination message."""
+MAX_REPORT_BYTES = 65536
+"""The largest `/status` a reader accepts."""
+
+
+class Cause(StrEnum):
+    """How a worker's end came about."""
+
+    OWN = "Own"
+    """It failed by itself, or died of a signal that no launcher sent."""
+    VICTIM = "Victim"
+    """Its error is a lost peer or a time-out of a collective."""
+    KILLED = "Killed"
+    """It died of the launcher's signal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One failure with its culprit (`status.lastFailure`)."""
+
+    reason: Reason
+    rank: int | None = None
+    node: int | None = None
+    """Index of the pod."""
+    pod: str | None = limited(None, max_length=253)
+    pod_uid: str | None = limited(None, max_length=64)
+    host_node: str | None = limited(None, max_length=253)
+    exit_code: int | None = None
+    signal: str | None = limited(None, max_length=32)
+    """`SIGKILL` …, where it died of one."""
+    message: str = limited("", max_length=1024)
+    """The program's own last words: `ValueError: bad sample 17`."""
+    location: str | None = limited(None, max_length=512)
+    """`file:line` in the user's code."""
+    step: int | None = None
+    generation: int = 0
+    at: str | None = limited(None, max_length=40)
+    """RFC 3339, UTC."""
+    also: tuple[int, ...] = limited((), max_items=16)
+    """Other ranks that failed by themselves in the same incident."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerExit:
+    """How one worker ended, as its launcher saw it."""
+
+    rank: int
+    returncode: int
+    """Python's: negative for a signal."""
+    cause: Cause
+    error_type: str | None = limited(None, max_length=256)
+    message: str = limited("", max_length=1024)
+    location: str | None = limited(None, max_length=512)
+    step: int = 0
+    oom_killed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far the training is, from rank 0's page (`status.progress`)."""
+
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    eta: float | None = limited(None, name="etaSeconds")
+    checkpoint_step: int | None = None
+    micro_batches: int = 0
+    samples: int = 0
+
+
+class RunState(StrEnum):
+    """Where the coordinator stands."""
+
+    WAITING = "Waiting"
+    """Not all launchers are there."""
+    RUNNING = "Running"
+    STOPPING = "Stopping"
+    FINISHED = "Finished"
+
+
+class Outcome(StrEnum):
+    """How a job (or this node's part of it) ended."""
+
+    DONE = "Done"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+    REFUSED = "Refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    """A value that the script asked for and did not get (or, with `overrides: Report`, kept)."""
+
+    setting: str = limited(max_length=64)
+    """The resource's name: `bucketCapMB`."""
+    asked: str = limited(max_length=128)
+    effective: str = limited(max_length=128)
+    where: str = limited(max_length=512)
+    """`file:line` of the script."""
+    applied: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class InEffect:
+    """The DDP settings read back from the running process group and DDP object (`status.ddp`)."""
+
+    backend: str | None = None
+    timeout: float | None = limited(None, name="timeoutSeconds")
+    bucket_cap_mb: float | None = limited(None, name="bucketCapMB")
+    """None where torch's default (25 MiB, first bucket 1 MiB) is in effect."""
+    broadcast_buffers: bool | None = None
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
+    gradient_as_bucket_view: bool | None = None
+    gradient_accumulation_steps: int | None = None
+    """Backward passes per optimizer step as observed."""
+    bucket_bytes: tuple[int, ...] = limited((), max_items=64)
+    """Sizes of the buckets in use (after DDP rebuilt them), the first 64."""
+    world_size: int | None = None
+    all_reduces: int | None = None
+    """Synchronised backward passes counted by torch's reducer (`iteration` of its logging data)."""
+    overrides: tuple[Override, ...] = limited((), max_items=16)
+    warnings: tuple[str, ...] = limited((), max_items=16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobReport:
+    """`GET /status` of the coordinator; also what `ddpjob run` shows."""
+
+    protocol: int
+    name: str
+    state: RunState
+    term: int
+    generation: int
+    nodes_joined: int
+    nodes_expected: int
+    missing_nodes: tuple[int, ...] = limited((), max_items=32)
+    """Indexes not there, the first 32."""
+    restarts: int = 0
+    disruptions: int = 0
+    progress: Progress = limited(factory=Progress)
+    ddp: InEffect | None = None
+    result: Json = limited(factory=dict)
+    """What the program reported at its end: accuracy …"""
+    last_failure: Failure | None = None
+    failures: tuple[Failure, ...] = limited((), max_items=8)
+    """The newest 8."""
+    outcome: Outcome | None = None
+    ranks: int = 0
+    """World size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminationMessage:
+    """The JSON a launcher leaves in its termination log, within `MAX_TERMINATION_BYTES`."""
+
+    protocol: int
+    outcome: Outcome
+    exit_code: int
+    node: int
+    term: int
+    generation: int
+    restarts: int
+    disruptions: int
+    message: str = limited("", max_length=1024)
+    """One sentence for `kubectl describe`."""
+    failure: Failure | None = None
+    progress: Progress | None = None
+    result: Json = limited(factory=dict)
+    ddp: InEffect | None = None

@@ -1,0 +1,386 @@
+"""Which combinations of settings are refused, warned of, or handled: one table for CRD, lint, operator and trainer.
+
+Why apart: the same sentence must come from `kubectl apply`, from `ddpjob lint` and from the training process. Each
+row says where it was learned; a row with a torch issue has a test that fails once torch has fixed it.
+Must not: look anything up. What is not known at a place is None in `Facts`, and no row fires on what is not known.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ddpjob_api.codec import Path
+from ddpjob_api.names import is_reserved_env
+from ddpjob_api.plan import Plan, Refused, micro_batch, plan
+from ddpjob_api.spec import NAME_MAX_LENGTH, Backend, DDPJob, GradientCheckpointing, Spec
+
+
+class Verdict(StrEnum):
+    REFUSE = "Refuse"
+    WARN = "Warn"
+    HANDLE = "Handle"
+    """It would fail; we do what makes it work, and say so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known where a rule is asked. None: not known there."""
+
+    name: str
+    spec: Spec
+    plan: Plan
+    accelerator_present: bool | None = None
+    """At run time: whether torch sees the backend's device."""
+    backend_available: bool | None = None
+    """At run time: whether torch has the backend, its plugin imported."""
+    sync_batch_norm_on_cpu: bool | None = None
+    has_buffers: bool | None = None
+    bf16_hook_on_gloo: bool | None = None
+    nothing_unused: bool | None = None
+    """After some steps with findUnusedParameters: no parameter was unused."""
+    claim_read_write_once: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One row."""
+
+    id: str
+    """Stable word for tests, docs and metrics."""
+    verdict: Verdict
+    path: Path
+    """The field a reader should look at."""
+    sentence: str
+    """What is wrong, why, what to do."""
+    applies: Callable[[Facts], bool]
+    source: str | None = None
+    in_crd: bool = False
+    """Whether the CRD's CEL refuses it with the same sentence."""
+    at_run_time: bool = False
+    """Whether it needs facts that only the training process (or a look at the cluster) has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A row that applies."""
+
+    rule: str
+    verdict: Verdict
+    path: Path
+    message: str
+
+
+def exactly_one(*values: object) -> bool:
+    return sum(value is not None for value in values) == 1
+
+
+def reserved_names(facts: Facts) -> bool:
+    return any(is_reserved_env(variable.name) for variable in facts.spec.env)
+
+
+def checkpointing(facts: Facts, mode: GradientCheckpointing) -> bool:
+    return facts.spec.task is not None and facts.spec.task.gradient_checkpointing is mode
+
+
+def undivided(facts: Facts) -> bool:
+    if facts.spec.task is None:
+        return False
+    try:
+        micro_batch(facts.spec.task.global_batch_size, facts.plan.world_size, facts.plan.accumulation)
+    except Refused:
+        return True
+    return False
+
+
+def lacks_device(facts: Facts, *backends: Backend) -> bool:
+    """At admission by the resource's words, at run time by what torch sees."""
+    if facts.plan.backend not in backends:
+        return False
+    if facts.accelerator_present is not None:
+        return not facts.accelerator_present
+    return facts.plan.accelerator is None
+
+
+VENDOR_BACKENDS = (Backend.XCCL, Backend.HCCL, Backend.CNCL)
+
+RULES = (
+    Rule(
+        id="one-program",
+        verdict=Verdict.REFUSE,
+        path=("spec",),
+        sentence="exactly one of task, script and command must be given",
+        applies=lambda f: not exactly_one(f.spec.task, f.spec.script, f.spec.command),
+        in_crd=True,
+    ),
+    Rule(
+        id="name",
+        verdict=Verdict.REFUSE,
+        path=("metadata", "name"),
+        sentence=f"must start with a lower-case letter, have only a-z, 0-9 and -, end with a letter or digit and be "
+        f"at most {NAME_MAX_LENGTH} characters long, because it becomes host and pod names (RFC 1035)",
+        applies=lambda f: not valid_name(f.name),
+        source="https://www.rfc-editor.org/rfc/rfc1035",
+        in_crd=True,
+    ),
+    Rule(
+        id="reserved-env",
+        verdict=Verdict.REFUSE,
+        path=("spec", "env"),
+        sentence="names that begin with DDPJOB_, and torchrun's names (RANK, WORLD_SIZE, MASTER_ADDR, PET_NNODES …), "
+        "are set by the launcher; take them out",
+        applies=reserved_names,
+        in_crd=True,
+    ),
+    Rule(
+        id="bucket-cap",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "bucketCapMB"),
+        sentence="must be at least 1 (MiB): torch takes 0 as one all-reduce per parameter and a negative number as a "
+        "single bucket, both silently; leave it out for torch's default",
+        applies=lambda f: f.spec.ddp.bucket_cap_mb is not None and f.spec.ddp.bucket_cap_mb < 1,
+        source="pytorch#118421",
+        in_crd=True,
+    ),
+    Rule(
+        id="epochs-or-steps",
+        verdict=Verdict.REFUSE,
+        path=("spec", "task"),
+        sentence="exactly one of epochs and maxSteps must be given",
+        applies=lambda f: (
+            f.spec.task is not None and not exactly_one(f.spec.task.epochs, f.spec.task.max_steps)
+        ),
+        in_crd=True,
+    ),
+    Rule(
+        id="workspace-source",
+        verdict=Verdict.REFUSE,
+        path=("spec", "workspace"),
+        sentence="exactly one of configMap and persistentVolumeClaim must be given",
+        applies=lambda f: (
+            f.spec.workspace is not None
+            and not exactly_one(f.spec.workspace.config_map, f.spec.workspace.persistent_volume_claim)
+        ),
+        in_crd=True,
+    ),
+    Rule(
+        id="env-value",
+        verdict=Verdict.REFUSE,
+        path=("spec", "env"),
+        sentence="a variable has value or valueFrom, not both",
+        applies=lambda f: any(v.value is not None and v.value_from is not None for v in f.spec.env),
+        in_crd=True,
+    ),
+    Rule(
+        id="reentrant-unused",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "findUnusedParameters"),
+        sentence="findUnusedParameters with reentrant gradient checkpointing fails in torch; set "
+        "task.gradientCheckpointing: NonReentrant, or findUnusedParameters: false, or staticGraph: true",
+        applies=lambda f: (
+            checkpointing(f, GradientCheckpointing.REENTRANT)
+            and bool(f.spec.ddp.find_unused_parameters)
+            and not f.spec.ddp.static_graph
+        ),
+        source="pytorch#24005",
+        in_crd=True,
+    ),
+    Rule(
+        id="ports-overlap",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ports"),
+        sentence="metrics, coordinator and the 64 ports from rendezvous on must not overlap",
+        applies=lambda f: ports_overlap(f.spec),
+        in_crd=True,
+    ),
+    Rule(
+        id="global-batch",
+        verdict=Verdict.REFUSE,
+        path=("spec", "task", "globalBatchSize"),
+        sentence="must be divisible by ranks (nodes × processesPerNode) × ddp.gradientAccumulationSteps, so that every "
+        "rank has the same share",
+        applies=undivided,
+    ),
+    Rule(
+        id="sync-batch-norm-cpu",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "backend"),
+        sentence="SyncBatchNorm needs an accelerator: torch refuses it on a CPU; use BatchNorm, or ask for a GPU",
+        applies=lambda f: bool(f.sync_batch_norm_on_cpu),
+        at_run_time=True,
+    ),
+    Rule(
+        id="bf16-hook-gloo",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "backend"),
+        sentence="bf16_compress_hook needs NCCL 2.10 or XCCL and raises on Gloo; use fp16_compress_hook, or no hook",
+        applies=lambda f: bool(f.bf16_hook_on_gloo),
+        at_run_time=True,
+    ),
+    Rule(
+        id="claim-read-write-once",
+        verdict=Verdict.REFUSE,
+        path=("spec", "checkpoint", "persistentVolumeClaim"),
+        sentence="the claim is ReadWriteOnce, which only one node can mount, and the job has more; use a ReadWriteMany "
+        "claim, or leave it out: each node then keeps its own copy",
+        applies=lambda f: bool(f.claim_read_write_once) and f.plan.nodes > 1,
+        at_run_time=True,
+    ),
+    Rule(
+        id="nccl-without-gpu",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "backend"),
+        sentence="NCCL needs a GPU and resourcesPerNode asks for none; the job is refused at its start (exit 86) unless "
+        "the pod gets one by the template or a resource claim; use Auto or Gloo on a CPU",
+        applies=lambda f: f.accelerator_present is None and lacks_device(f, Backend.NCCL),
+    ),
+    Rule(
+        id="nccl-without-gpu-seen",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "backend"),
+        sentence="NCCL needs a GPU and torch sees none; use Auto or Gloo on a CPU, or ask for GPUs in resourcesPerNode",
+        applies=lambda f: f.accelerator_present is False and f.plan.backend is Backend.NCCL,
+        at_run_time=True,
+    ),
+    Rule(
+        id="vendor-backend-without-device",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "backend"),
+        sentence="this backend needs its vendor's device (XCCL: Intel GPU, HCCL: Ascend or Gaudi, CNCL: MLU) and "
+        "resourcesPerNode asks for none; the job is refused at its start (exit 86) unless the pod gets one otherwise",
+        applies=lambda f: f.accelerator_present is None and lacks_device(f, *VENDOR_BACKENDS),
+    ),
+    Rule(
+        id="backend-not-available",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "backend"),
+        sentence="this torch does not have the backend; install the vendor's plugin (XCCL: torch with XPU, HCCL: "
+        "torch_npu or habana_frameworks, CNCL: torch_mlu, MPI: torch built with MPI), or use Auto",
+        applies=lambda f: f.backend_available is False,
+        at_run_time=True,
+    ),
+    Rule(
+        id="unused-non-reentrant",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "findUnusedParameters"),
+        sentence="findUnusedParameters with gradient checkpointing works (non-reentrant) but walks the graph at every "
+        "step and keeps DDP from rebuilding its buckets; set it to false if every parameter is used",
+        applies=lambda f: (
+            checkpointing(f, GradientCheckpointing.NON_REENTRANT) and bool(f.spec.ddp.find_unused_parameters)
+        ),
+    ),
+    Rule(
+        id="unused-not-needed",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "findUnusedParameters"),
+        sentence="findUnusedParameters is on and no parameter was unused; set it to false: it costs a walk of the "
+        "graph at every step",
+        applies=lambda f: bool(f.nothing_unused),
+        at_run_time=True,
+    ),
+    Rule(
+        id="buffers-and-checkpointing",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "broadcastBuffers"),
+        sentence="broadcastBuffers with gradient checkpointing: Hugging Face's guide to DDP says not to combine them; "
+        "set broadcastBuffers: false unless ranks must share BatchNorm statistics",
+        applies=lambda f: (
+            bool(f.spec.ddp.broadcast_buffers)
+            and not checkpointing(f, GradientCheckpointing.NONE)
+            and f.spec.task is not None
+        ),
+    ),
+    Rule(
+        id="no-buffers",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "broadcastBuffers"),
+        sentence="broadcastBuffers is set and the model has no buffers, so it does nothing",
+        applies=lambda f: bool(f.spec.ddp.broadcast_buffers) and f.has_buffers is False,
+        at_run_time=True,
+    ),
+    Rule(
+        id="gloo-on-gpu",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "backend"),
+        sentence="Gloo on a GPU copies every gradient through the host; use Auto or NCCL",
+        applies=lambda f: (
+            f.plan.backend is Backend.GLOO and (f.plan.accelerator is not None or bool(f.accelerator_present))
+        ),
+    ),
+    Rule(
+        id="bucket-cap-25",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "bucketCapMB"),
+        sentence="25 is not torch's default: it makes the first bucket 25 MiB too, where the default starts with "
+        "1 MiB so that communication begins early; leave bucketCapMB out for the default",
+        applies=lambda f: f.spec.ddp.bucket_cap_mb == 25,
+    ),
+    Rule(
+        id="static-graph-overrides-unused",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "findUnusedParameters"),
+        sentence="staticGraph finds unused parameters by itself; findUnusedParameters has no effect beside it",
+        applies=lambda f: bool(f.spec.ddp.static_graph) and bool(f.spec.ddp.find_unused_parameters),
+    ),
+    Rule(
+        id="static-graph-accumulation",
+        verdict=Verdict.HANDLE,
+        path=("spec", "ddp", "staticGraph"),
+        sentence="staticGraph with accumulation crashes torch when the first micro-batch runs under no_sync, so the "
+        "first window is synchronised at every micro-batch",
+        applies=lambda f: bool(f.spec.ddp.static_graph) and f.plan.accumulation > 1,
+        source="pytorch#143580",
+    ),
+)
+
+
+def valid_name(name: str) -> bool:
+    body = name.replace("-", "a")
+    return (
+        0 < len(name) <= NAME_MAX_LENGTH
+        and name.isascii()
+        and body.isalnum()
+        and name == name.lower()
+        and name[0].isalpha()
+        and name[-1] != "-"
+    )
+
+
+def ports_overlap(spec: Spec) -> bool:
+    ports = spec.ports
+    window = range(ports.rendezvous, ports.rendezvous + 64)
+    return ports.metrics == ports.coordinator or ports.metrics in window or ports.coordinator in window
+
+
+def rule(identity: str) -> Rule:
+    """The row of that name."""
+    return next(row for row in RULES if row.id == identity)
+
+
+def facts_of(job: DDPJob) -> Facts:
+    """What admission knows."""
+    return Facts(name=job.metadata.name, spec=job.spec, plan=plan(job.spec))
+
+
+def judge(facts: Facts, rules: Iterable[Rule] = RULES) -> tuple[Finding, ...]:
+    """The rows that apply, refusals first."""
+    order = list(Verdict)
+    found = [
+        Finding(rule=row.id, verdict=row.verdict, path=row.path, message=explain(row, facts))
+        for row in rules
+        if row.applies(facts)
+    ]
+    return tuple(sorted(found, key=lambda finding: order.index(finding.verdict)))
+
+
+def explain(row: Rule, facts: Facts) -> str:
+    """The row's sentence, with the numbers that would do and the source where there is one."""
+    sentence = row.sentence
+    if row.id == "global-batch" and facts.spec.task is not None:
+        try:
+            micro_batch(facts.spec.task.global_batch_size, facts.plan.world_size, facts.plan.accumulation)
+        except Refused as refused:
+            sentence = str(refused)
+    if row.id == "reserved-env":
+        taken = sorted(v.name for v in facts.spec.env if is_reserved_env(v.name))
+        sentence = f"{', '.join(taken)}: {sentence}"
+    return f"{sentence} ({row.source})" if row.source and row.source.startswith("pytorch#") else sentence

@@ -66,6 +66,8 @@ class WorkerExit:
     location: str | None = limited(None, max_length=512)
     step: int = 0
     oom_killed: bool = False
+    refused: bool = False
+    """The trainer refused the configuration; trying again cannot help."""
 
 
 @dataclass(frozen=True, kw_only=True)

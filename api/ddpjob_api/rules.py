@@ -383,4 +383,13 @@ def explain(row: Rule, facts: Facts) -> str:
     if row.id == "reserved-env":
         taken = sorted(v.name for v in facts.spec.env if is_reserved_env(v.name))
         sentence = f"{', '.join(taken)}: {sentence}"
-    return f"{sentence} ({row.source})" if row.source and row.source.startswith("pytorch#") else sentence
+    return sentence + suffix(row)
+
+
+def message_of(row: Rule) -> str:
+    """The row's message where no numbers are known: what the CRD says."""
+    return row.sentence + suffix(row)
+
+
+def suffix(row: Rule) -> str:
+    return f" ({row.source})" if row.source and row.source.startswith("pytorch#") else ""

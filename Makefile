@@ -1,0 +1,60 @@
+# `make demo` trains on this machine, `make test` checks everything. Both install what they need into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+HARNESS := $(BIN)/python -m tests.cluster.harness
+# What `make test` leaves out: see tests/README.md.
+BOUNDED := not slow and not gpu
+
+.PHONY: demo test test-all lint unit format docs cluster-up cluster-down demo-cluster chaos clean
+
+demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
+	$(BIN)/ddpjob run examples/digits.yaml
+
+test: lint                           ## what CI runs: linters, types, unit tests, one end-to-end pass on a cluster
+	$(BIN)/pytest -m "$(BOUNDED)"
+
+test-all: lint                       ## everything that can run here
+	$(BIN)/pytest -m "not gpu"
+
+unit: .venv/.dev                     ## everything but the cluster
+	$(BIN)/pytest -m "$(BOUNDED) and not cluster"
+
+lint: .venv/.dev                     ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/lint-imports --no-logo > /dev/null || $(BIN)/lint-imports
+
+format: .venv/.dev
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: .venv/.dev                     ## write the generated pages anew
+	$(BIN)/python docs/generate.py
+
+cluster-up: .venv/.dev               ## a real Kubernetes of two nodes on this machine (tests/cluster/README.md)
+	$(HARNESS) up --detach
+
+cluster-down: .venv/.dev             ## end it, and leave nothing behind
+	$(HARNESS) down
+
+demo-cluster: .venv/.dev             ## Helm install, kubectl apply, wait, show
+	$(BIN)/python -m tests.cluster.demo
+
+chaos: .venv/.dev                    ## break a training on the cluster in every way we know
+	$(BIN)/pytest -m chaos
+
+clean: cluster-down
+	rm -rf .venv .ddpjob .mypy_cache .pytest_cache .ruff_cache
+
+# torch from PyPI is a CUDA build of about 3 GB with its libraries: minutes the first time, seconds after that.
+.venv/.trainer: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing ddpjob and torch into .venv (about 3 GB the first time)"
+	$(PIP) -e '.[trainer]'
+	@touch $@
+
+.venv/.dev: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing ddpjob, torch and the tools of the tests into .venv (about 3 GB the first time)"
+	$(PIP) -e '.[dev]'
+	@touch $@ .venv/.trainer

@@ -1,0 +1,129 @@
+"""Documents to types and back."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob_api import Invalid, parse, render
+from ddpjob_api.codec import dotted, load, nearest
+from ddpjob_api.report import Failure, InEffect, Progress
+from ddpjob_api.spec import DDP, Backend, Checkpoint, DDPJob, Metadata, Recovery, Spec, Task
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "ddpjob.dev/v1alpha1",
+        "kind": "DDPJob",
+        "metadata": {"name": "digits"},
+        "spec": {"script": {"args": ["train.py"]}, **spec},
+    }
+
+
+def problems(doc: object) -> list[str]:
+    with pytest.raises(Invalid) as caught:
+        parse(doc)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"ddp": {"bucketCapMb": 25}}, "spec.ddp.bucketCapMb: unknown field; did you mean bucketCapMB?"),
+        ({"ddp": {"find_unused_parameters": True}}, "spec.ddp.find_unused_parameters: unknown field; did you mean findUnusedParameters?"),
+        ({"node": 2}, "spec.node: unknown field; did you mean nodes?"),
+        ({"nodes": "2"}, "spec.nodes: expected a whole number, found a string ('2')"),
+        ({"nodes": 0}, "spec.nodes: 0 is too small; at least 1"),
+        ({"nodes": True}, "spec.nodes: expected a whole number, found a boolean (True)"),
+        ({"nodes": 1.5}, "spec.nodes: expected a whole number, found a number (1.5)"),
+        ({"suspend": "yes"}, "spec.suspend: expected true or false, found a string ('yes')"),
+        ({"ddp": {"backend": "nccl"}}, "spec.ddp.backend: 'nccl' is not one of Auto, NCCL, Gloo, XCCL, HCCL, CNCL, MPI; did you mean NCCL?"),
+        ({"ddp": {"timeoutSeconds": 0}}, "spec.ddp.timeoutSeconds: 0 is too small; at least 1"),
+        ({"env": [{"name": "A", "value": 3}]}, "spec.env[0].value: expected a string, found a number (3); put it in quotes"),
+        ({"env": [{"value": "3"}]}, "spec.env[0].name: missing; this field is required"),
+        ({"command": []}, "spec.command: too short; at least 1 item"),
+        ({"script": {"args": "train.py"}}, "spec.script.args: expected a list, found a string ('train.py')"),
+        ({"task": {"entrypoint": "train.py", "globalBatchSize": 8}}, r"spec.task.entrypoint: 'train.py' does not match"),
+        ({"resourcesPerNode": {"limits": {"cpu": True}}}, "spec.resourcesPerNode.limits.cpu: expected a quantity, found a boolean (True)"),
+        ({"ddp": None, "checkpoint": 3}, "spec.checkpoint: expected an object, found a number (3)"),
+    ],
+)  # fmt: skip
+def test_a_problem_names_the_field_and_what_was_expected(spec: dict[str, Any], expected: str) -> None:
+    assert any(found.startswith(expected) for found in problems(document(**spec))), problems(document(**spec))
+
+
+def test_all_problems_are_named_at_once() -> None:
+    assert len(problems(document(nodes=0, node=1, ddp={"backend": "x", "timeoutSeconds": "a"}))) == 4
+
+
+@pytest.mark.parametrize("doc", [None, [], "x", {}, {"apiVersion": "v1", "kind": "Pod"}])
+def test_what_is_no_ddpjob_is_told_so(doc: object) -> None:
+    assert "expected" in problems(doc)[0]
+
+
+def test_a_job_without_a_name_is_told_so() -> None:
+    doc = document()
+    doc["metadata"] = {}
+    assert problems(doc) == ["metadata.name: missing; a job needs a name"]
+
+
+def test_quantities_may_be_numbers() -> None:
+    job = parse(document(resourcesPerNode={"limits": {"nvidia.com/gpu": 8, "memory": "4Gi"}}))
+    assert job.spec.resources_per_node.limits == {"nvidia.com/gpu": "8", "memory": "4Gi"}
+
+
+def test_an_absent_setting_is_none_and_not_a_default() -> None:
+    assert parse(document()).spec.ddp == DDP()
+    assert parse(document()).spec.ddp.bucket_cap_mb is None
+
+
+seconds = st.integers(1, 10_000).map(lambda s: timedelta(seconds=s))
+specs = st.builds(
+    Spec,
+    nodes=st.integers(1, 64),
+    task=st.builds(
+        Task,
+        entrypoint=st.just("pkg.mod:make"),
+        epochs=st.integers(1, 9),
+        global_batch_size=st.integers(1, 512),
+        params=st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), max_size=3),
+    ),
+    ddp=st.builds(
+        DDP,
+        backend=st.sampled_from(Backend),
+        bucket_cap_mb=st.none() | st.integers(1, 100),
+        broadcast_buffers=st.none() | st.booleans(),
+        timeout=st.none() | seconds,
+    ),
+    checkpoint=st.none() | st.builds(Checkpoint, every=st.none() | seconds, keep=st.integers(1, 9)),
+    recovery=st.builds(Recovery, grace_period=seconds),
+    suspend=st.booleans(),
+)
+
+
+@given(specs)
+def test_parse_after_render_is_the_identity(spec: Spec) -> None:
+    job = DDPJob(metadata=Metadata(name="digits", namespace="ml"), spec=spec)
+    assert parse(render(job)) == job
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Progress(step=3, loss=0.5, eta=12.5),
+        InEffect(backend="gloo", bucket_bytes=(1, 2), timeout=99.0),
+        load(Failure, {"reason": "Killed", "rank": 1, "signal": "SIGKILL", "also": [2]}),
+    ],
+)
+def test_reports_travel_unchanged(value: Any) -> None:
+    assert load(type(value), render(value)) == value
+
+
+def test_paths_read_as_kubernetes_writes_them() -> None:
+    assert dotted(("spec", "env", 0, "name")) == "spec.env[0].name"
+
+
+def test_a_far_name_gets_no_suggestion() -> None:
+    assert nearest("zzz", ["nodes", "ddp"]) == ""

@@ -1,0 +1,226 @@
+"""A cluster built from Go modules and Debian packages: two real nodes in network namespaces, no Docker.
+
+This module is the order of things; the parts are `slot` (whose), `control` and `node` (what runs), `images`,
+`residue` (what must go).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+from . import binaries, node, packages, paths, process, residue, slot
+from .control import ControlPlane, create_network, spawn
+from .errors import CannotRun, Unhealthy
+from .images import PodmanBuilder, registry_config
+from .node import RealNode
+from .process import Process
+from .progress import say, step
+from .shell import run, succeeds
+from .slot import Slot
+from .waiting import eventually
+
+
+class GoBuilt:
+    """Provider of the cluster in this clone's slot."""
+
+    name = "go-built"
+
+    def __init__(self) -> None:
+        self._held: Slot | None = None
+
+    def missing(self) -> str | None:
+        """Why this machine cannot have such a cluster, in one line; None if it can."""
+        if platform.system() != "Linux":
+            return f"network namespaces are Linux's; this is {platform.system()}"
+        if os.geteuid() != 0:
+            return "not root, which network namespaces and containerd need"
+        return packages.missing() or binaries.missing()
+
+    @property
+    def place(self) -> Slot:
+        """The slot that this clone holds."""
+        if self._held is None:
+            self._held = slot.mine()
+        if self._held is None:
+            raise CannotRun("no cluster is up; start one with `python -m tests.cluster.harness up`")
+        return self._held
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.place.kubeconfig
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.place.nodes)
+
+    def tool(self, name: str) -> Path:
+        """The path of kubectl or helm."""
+        return binaries.folder() / name
+
+    def up(self, *, detach: bool, user: Process | None) -> None:
+        """A healthy cluster in this clone's slot, started if it is not up.
+
+        `user` is a session that needs it: when the last user is gone the cluster may be taken down, unless detached.
+        """
+        needed = _disk_needed_gb()
+        say(f"the cluster needs up to {needed:.0f} GB more in {paths.cache()}")
+        paths.require_disk(needed, "the cluster")
+        packages.ensure()
+        programs = binaries.ensure()
+        place = self._held = slot.claim(binaries.key())
+        with slot.locked(place.name):
+            if self.healthy():
+                say(f"the cluster in slot {place.number} is up")
+            else:
+                self._start(place, programs)
+            owner = slot.read_owner(place.number)
+            assert owner is not None
+            users = {u.pid: u for u in (*owner.users, *([user] if user else [])) if u.alive}
+            slot.write_owner(
+                place.number, replace(owner, detached=owner.detached or detach, users=tuple(users.values()))
+            )
+
+    def leave(self, user: Process) -> None:
+        """The session needs the cluster no more; the last one takes it down unless it is detached."""
+        place = self.place
+        with slot.locked(place.name):
+            owner = slot.read_owner(place.number)
+            if owner is None:
+                return
+            left = tuple(u for u in owner.users if u != user and u.alive)
+            slot.write_owner(place.number, replace(owner, users=left))
+            if not left and not owner.detached:
+                self._stop(place)
+
+    def down(self) -> None:
+        """Take the cluster down and prove that nothing is left of it."""
+        place = self.place
+        with slot.locked(place.name):
+            self._stop(place)
+
+    def healthy(self) -> bool:
+        """Whether all processes of the record run, from current binaries, and both nodes are Ready."""
+        owner = slot.read_owner(self.place.number)
+        if not owner or not owner.processes or owner.binaries != binaries.key():
+            return False
+        if not all(p.alive for p in owner.processes):
+            return False
+        ready = "{range .items[*]}{.metadata.name}={.status.conditions[?(@.type=='Ready')].status} {end}"
+        flags = [f"--kubeconfig={self.kubeconfig}", "--request-timeout=10s"]
+        listed = run(self.tool("kubectl"), *flags, "get", "nodes", "-o", f"jsonpath={ready}", check=False)
+        return all(f"{name}=True" in listed for name in self.nodes)
+
+    def status(self) -> list[str]:
+        """Lines for a person: slot, processes, nodes."""
+        owner = slot.read_owner(self.place.number)
+        if owner is None or not owner.processes:
+            return ["down"]
+        lines = [
+            f"slot {self.place.number} of {owner.clone}, {'detached' if owner.detached else 'bound to its users'}"
+        ]
+        lines += [f"{p.name:26} pid {p.pid} {'runs' if p.alive else 'is gone'}" for p in owner.processes]
+        lines += [f"used by pid {u.pid} ({u.name})" for u in owner.users if u.alive]
+        return [*lines, f"healthy: {'yes' if self.healthy() else 'no'}", f"kubeconfig: {self.kubeconfig}"]
+
+    # What tests do to it.
+
+    def ensure_image(self, target: str) -> str:
+        """Build the image and put it into the registry, if its content is new; its reference."""
+        return self._builder().ensure(target)
+
+    def on_node(self, name: str, image: str) -> bool:
+        """Whether the node has the image already."""
+        one = next(n for n in self.place.nodes if n.name == name)
+        flags = [f"--address={one.containerd}", "--namespace=k8s.io"]
+        return bool(run("ctr", *flags, "images", "list", "-q", f"name=={image}").strip())
+
+    def set_link(self, name: str, *, up: bool) -> None:
+        """Plug or pull the node's network cable."""
+        node.set_link(next(n for n in self.place.nodes if n.name == name), up=up)
+
+    def processes(self, uid: str, _node: str) -> list[Process]:
+        """The processes of a pod's containers."""
+        return node.processes_of_pod(uid)
+
+    def signal(self, one: Process, number: int) -> None:
+        """Send a signal to a process of a pod."""
+        one.signal(number)
+
+    def stop_api_server(self) -> None:
+        """End the API server, as an outage does."""
+        if one := self._control().api_server():
+            process.stop([one], grace_seconds=0)
+
+    def start_api_server(self) -> None:
+        """End the outage."""
+        if self._control().api_server() is None:
+            self._control().start_api_server()
+
+    def shared_directory(self, name: str) -> str:
+        """A folder that is the same on all nodes, writable for every user."""
+        folder = self.place.run / "volumes" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+        return str(folder)
+
+    def _control(self) -> ControlPlane:
+        return ControlPlane(place=self.place, binaries=binaries.folder())
+
+    def _builder(self) -> PodmanBuilder:
+        return PodmanBuilder(f"{self.place.gateway}:5000")
+
+    def _start(self, place: Slot, programs: Path) -> None:
+        with step(f"removing leftovers of slot {place.number}"):
+            self._stop(place)
+        slot.write_owner(
+            place.number, slot.Owner(clone=str(paths.CLONE), root=str(place.root), binaries=binaries.key())
+        )
+        for folder in (place.run, place.logs, place.sockets, *(n.root for n in place.nodes)):
+            folder.mkdir(parents=True, exist_ok=True)
+        for log in place.logs.glob("*.log"):
+            log.unlink()
+        control = self._control()
+        with step("starting the control plane"):
+            control.create_identities()
+            create_network(place)
+            config = place.run / "registry.yaml"
+            config.write_text(registry_config(place.gateway))
+            spawn(place, "registry", ["docker-registry", "serve", config])
+            control.start()
+        with step(f"starting nodes {', '.join(self.nodes)}"):
+            eventually(
+                lambda: succeeds("curl", "-fsS", "--noproxy", "*", f"http://{place.gateway}:5000/v2/"),
+                timeout=20,
+                describe=f"the registry answers (its log: {place.logs}/registry.log)",
+                error=Unhealthy,
+            )
+            self._builder().ensure_pause()
+            real = [RealNode(place=place, node=one, binaries=programs) for one in place.nodes]
+            for one in real:
+                one.connect()
+                one.start_containerd()
+            for one in real:
+                one.start_kubelet()
+            eventually(
+                self.healthy,
+                timeout=90,
+                describe=f"nodes {', '.join(self.nodes)} are Ready (logs: {place.logs}/kubelet-*.log)",
+                every=0.5,
+                error=Unhealthy,
+            )
+
+    def _stop(self, place: Slot) -> None:
+        residue.remove(place)
+        slot.write_owner(place.number, None)
+
+
+def _disk_needed_gb() -> float:
+    """What is not in the cache yet: Go's modules and binaries 8, builder and registry 9, image stores 7 each."""
+    place = slot.mine() or Slot(number=0, root=paths.cache() / "slots" / "0")
+    warm = [one for one in place.nodes if (one.root / "io.containerd.metadata.v1.bolt").exists()]
+    total = 0.0 if binaries.cached() else 8.0
+    total += 0.0 if (paths.cache() / "registry").exists() else 9.0
+    return total + 7.0 * (slot.NODES - len(warm)) + 1.0

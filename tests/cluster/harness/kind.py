@@ -1,0 +1,189 @@
+"""A kind cluster, where the `kind` program and a Docker or Podman engine are: three containers, two of them workers."""
+
+from __future__ import annotations
+
+import shutil
+import signal as signals
+from dataclasses import replace
+from pathlib import Path
+
+from . import binaries, images, paths, process, slot
+from .context import on_path_or_built
+from .errors import CannotRun
+from .process import Process
+from .progress import step
+from .shell import digest, run, succeeds
+
+CONFIG = """kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+nodes:
+- role: control-plane
+- role: worker
+  extraMounts: [{{hostPath: "{shared}", containerPath: "{shared}"}}]
+- role: worker
+  extraMounts: [{{hostPath: "{shared}", containerPath: "{shared}"}}]
+"""
+
+
+class Kind:
+    """Provider of a kind cluster named after the clone."""
+
+    name = "kind"
+
+    def __init__(self) -> None:
+        self._name = f"ddpjob-{digest([str(paths.CLONE)])[:6]}"
+        self._folder = paths.cache() / "kind" / self._name
+        self._record = 1000 + int(
+            digest([str(paths.CLONE)])[:6], 16
+        )  # an owner record of its own, beside the slots'
+
+    @property
+    def engine(self) -> str:
+        """docker, or podman; empty where neither answers."""
+        return next(
+            (name for name in ("docker", "podman") if shutil.which(name) and succeeds(name, "ps")), ""
+        )
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self._folder / "kubeconfig"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (f"{self._name}-worker", f"{self._name}-worker2")
+
+    def missing(self) -> str | None:
+        if not shutil.which("kind"):
+            return "the kind program is not on PATH"
+        return None if self.engine else "no Docker or Podman engine answers"
+
+    def up(self, *, detach: bool, user: Process | None) -> None:
+        with slot.locked(self._name):
+            if self._name not in self._kind("get", "clusters").split():
+                shared = self._folder / "shared"
+                shared.mkdir(parents=True, exist_ok=True)
+                config = self._folder / "kind.yaml"
+                config.write_text(CONFIG.format(shared=shared))
+                flags = ["--name", self._name, "--config", str(config), "--kubeconfig", str(self.kubeconfig)]
+                with step(f"creating the kind cluster {self._name}"):
+                    self._kind("create", "cluster", "--wait=180s", *flags)
+            self._start_kwok()
+            owner = slot.read_owner(self._record)
+            assert owner is not None
+            users = (*(u for u in owner.users if u.alive), *([user] if user else []))
+            slot.write_owner(self._record, replace(owner, detached=owner.detached or detach, users=users))
+
+    def leave(self, user: Process) -> None:
+        with slot.locked(self._name):
+            owner = slot.read_owner(self._record)
+            if owner is None:
+                return
+            left = tuple(u for u in owner.users if u != user and u.alive)
+            slot.write_owner(self._record, replace(owner, users=left))
+        if not left and not owner.detached:
+            self.down()
+
+    def down(self) -> None:
+        owner = slot.read_owner(self._record)
+        process.stop(owner.processes if owner else (), grace_seconds=5)
+        self._kind("delete", "cluster", "--name", self._name)
+        slot.write_owner(self._record, None)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def status(self) -> list[str]:
+        up = self._name in self._kind("get", "clusters").split()
+        return [f"kind cluster {self._name}: {'up' if up else 'down'}", f"kubeconfig: {self.kubeconfig}"]
+
+    def tool(self, name: str) -> Path:
+        return on_path_or_built(name)
+
+    def ensure_image(self, target: str) -> str:
+        return images.DockerBuilder(self.engine).ensure(target)
+
+    def on_node(self, name: str, image: str) -> bool:
+        listed = self._exec(name, "crictl", "images", "--output=json")
+        if image not in listed:
+            with step(f"loading {image} into kind"):
+                self._kind("load", "docker-image", image, "--name", self._name, "--nodes", name)
+        return True
+
+    def set_link(self, name: str, *, up: bool) -> None:
+        run(self.engine, "network", "connect" if up else "disconnect", "kind", name)
+
+    def processes(self, uid: str, node: str) -> list[Process]:
+        names = f"pod{uid}|pod{uid.replace('-', '_')}"
+        script = f"grep -lE '{names}' /proc/[0-9]*/cgroup | cut -d/ -f3 | sort -n | while read pid; do "
+        script += 'echo "$pid $(tr "\\0" " " < /proc/$pid/cmdline)"; done'
+        lines = [line.partition(" ") for line in self._exec(node, "sh", "-c", script).splitlines()]
+        # Pids are the node container's; the name carries the node so that `signal` finds it.
+        return [
+            Process(name=f"{node}: {command}", pid=int(pid), start=0)
+            for pid, _, command in lines
+            if command.strip() and not command.startswith("/pause")
+        ]
+
+    def signal(self, one: Process, number: int) -> None:
+        self._exec(one.name.partition(":")[0], "kill", f"-{signals.Signals(number).value}", str(one.pid))
+
+    def stop_api_server(self) -> None:
+        manifests = "/etc/kubernetes"
+        self._exec(
+            self._control,
+            "mv",
+            f"{manifests}/manifests/kube-apiserver.yaml",
+            f"{manifests}/kube-apiserver.yaml",
+        )
+        self._exec(self._control, "sh", "-c", "crictl stop $(crictl ps --quiet --name kube-apiserver)")
+
+    def start_api_server(self) -> None:
+        manifests = "/etc/kubernetes"
+        self._exec(
+            self._control,
+            "mv",
+            f"{manifests}/kube-apiserver.yaml",
+            f"{manifests}/manifests/kube-apiserver.yaml",
+        )
+        run(self.tool("kubectl"), f"--kubeconfig={self.kubeconfig}", "get", "--raw", "/readyz", timeout=120)
+
+    def shared_directory(self, name: str) -> str:
+        folder = self._folder / "shared" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+        return str(folder)
+
+    @property
+    def _control(self) -> str:
+        return f"{self._name}-control-plane"
+
+    def _start_kwok(self) -> None:
+        owner = slot.read_owner(self._record)
+        if owner and any(p.alive for p in owner.processes):
+            return
+        if not binaries.cached(["kwok"]) and binaries.missing():
+            raise CannotRun(
+                "KWOK, which plays nodes with GPUs, must be built, and " + str(binaries.missing())
+            )
+        program = binaries.ensure(["kwok"]) / "kwok"
+        flags = [
+            "--manage-all-nodes=false",
+            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+        ]
+        stages = [f"--config={stage}" for stage in binaries.stages()]
+        argv: list[str | Path] = [
+            program,
+            f"--kubeconfig={self.kubeconfig}",
+            *flags,
+            "--node-lease-duration-seconds=40",
+            *stages,
+        ]
+        one = process.start("kwok", argv, self._folder / "kwok.log")
+        record = slot.Owner(
+            clone=str(paths.CLONE), root=str(self._folder), binaries=binaries.key(), processes=(one,)
+        )
+        slot.write_owner(self._record, record)
+
+    def _exec(self, node: str, *argv: str) -> str:
+        return run(self.engine, "exec", node, *argv)
+
+    def _kind(self, *argv: str) -> str:
+        return run("kind", *argv, timeout=900, env={"KIND_EXPERIMENTAL_PROVIDER": self.engine})

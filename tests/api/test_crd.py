@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from ddpjob_api.codec import Shape, render, shapes
+from ddpjob_api.conditions import Condition
 from ddpjob_api.fields import is_duration
 from ddpjob_api.names import RESERVED_ENV, RESERVED_ENV_PREFIX
+from ddpjob_api.report import Failure, InEffect, Override
 from ddpjob_api.rules import RULES, message_of
 from ddpjob_api.spec import GROUP, KIND, NAME_MAX_LENGTH, NAME_PATTERN, PLURAL, VERSION, Spec
 
@@ -119,7 +121,26 @@ def test_every_field_is_described_by_a_text_that_begins_with_its_name() -> None:
 def test_status_is_described_and_has_no_free_maps() -> None:
     for path, schema in schemas(SCHEMA["properties"]["status"], "status"):
         assert schema.get("description") or path.endswith("[]"), path
-        assert "additionalProperties" not in schema or path == "status.result", path
+        assert "additionalProperties" not in schema, path
+        assert "x-kubernetes-preserve-unknown-fields" not in schema or path == "status.result", path
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [(InEffect, "ddp"), (Failure, "lastFailure"), (Override, "ddp.overrides")]
+)
+def test_reports_fit_into_the_status(kind: type, field: str) -> None:
+    """What a launcher reports is written to the status as it is: a field missing there would be pruned."""
+    schema = SCHEMA["properties"]["status"]
+    for name in field.split("."):
+        schema = schema["properties"][name]
+    schema = schema.get("items", schema)
+    assert {shape.name for shape in shapes(kind)} == set(schema["properties"])
+
+
+def test_the_conditions_are_those_of_the_list() -> None:
+    text = SCHEMA["properties"]["status"]["properties"]["conditions"]["description"]
+    for condition in Condition:
+        assert (condition.value in text) == (condition is not Condition.HUNG), condition
 
 
 @pytest.mark.parametrize("row", [row for row in RULES if row.in_crd], ids=lambda row: row.id)

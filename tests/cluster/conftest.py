@@ -1,35 +1,67 @@
 """The fixture `cluster`: a real Kubernetes for the whole session.
 
 Where no cluster can be had the tests skip, with one line that says what is missing; with CI=true they fail.
+
+The cluster is started when pytest knows that a chosen test wants it, before the first test runs: the cold start builds
+Kubernetes and the images, which must not count against some test's time limit.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
-from tests.cluster.harness import CannotRun, Cluster, progress
-from tests.cluster.harness.cluster import session
+from tests.cluster.harness import CannotRun, Cluster, HarnessError, Process, progress
+from tests.cluster.harness.cluster import session as this_session
+from tests.cluster.harness.images import TARGETS
 from tests.cluster.harness.provider import choose
+
+STARTED = pytest.StashKey[tuple[Cluster, Process]]()
+FAILED = pytest.StashKey[HarnessError]()
+IN_CI = os.environ.get("CI") == "true"
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster; it is started if it is not up, and left as it was found (or kept: DDPJOB_CLUSTER_KEEP=1)."""
-    progress.sink = _past_capture(request.config)
-    me = session()
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """The cluster; started if it was not up, and then taken down at the end (or kept: DDPJOB_CLUSTER_KEEP=1)."""
+    failure = request.config.stash.get(FAILED, None)
+    if isinstance(failure, CannotRun):
+        if IN_CI:
+            pytest.fail(str(failure), pytrace=False)
+        pytest.skip(str(failure))
+    if failure:
+        raise failure
+    return request.config.stash[STARTED][0]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the cluster, and build the images, if a chosen test will ask for them."""
+    users = [item for item in session.items if "cluster" in getattr(item, "fixturenames", ())]
+    if not users or session.config.option.collectonly:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    progress.sink = _past(capture.global_and_fixture_disabled if capture else nullcontext, progress.sink)
     try:
+        me = this_session()
         provider = choose()
         provider.up(detach=bool(os.environ.get("DDPJOB_CLUSTER_KEEP")), user=me)
-    except CannotRun as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason), pytrace=False)
-        pytest.skip(str(reason))
-    try:
-        yield Cluster(provider)
-    finally:
-        provider.leave(me)
+        started = Cluster(provider)
+        session.config.stash[STARTED] = started, me
+        if any(item.path.name != "test_harness.py" for item in users):
+            for target in TARGETS:
+                started.ensure_image(target)
+    except HarnessError as failure:
+        session.config.stash[FAILED] = failure
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the cluster as it was found."""
+    if found := session.config.stash.get(STARTED, None):
+        started, me = found
+        started.provider.leave(me)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,20 +70,35 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     except CannotRun as reason:
-        if os.environ.get("CI") == "true":
+        if IN_CI:
             raise
         pytest.skip(str(reason))
 
 
-def _past_capture(config: pytest.Config):  # type: ignore[no-untyped-def]
-    manager = config.pluginmanager.getplugin("capturemanager")
-    plain = progress.sink
+def _past(
+    uncaptured: Callable[[], AbstractContextManager[object]], plain: Callable[[str], None]
+) -> Callable[[str], None]:
+    """Progress lines go past pytest's capture, so that a long start is seen."""
 
     def write(line: str) -> None:
-        if manager is None:
-            plain(line)
-            return
-        with manager.global_and_fixture_disabled():
+        with uncaptured():
             plain(line)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def installation(cluster: Cluster) -> Iterator[Installation]:
+    """The operator of this tree on the cluster, by Helm; uninstalled at the end."""
+    one = Installation(cluster)
+    one.upgrade()
+    yield one
+    one.uninstall()
+
+
+@pytest.fixture(scope="session")
+def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A real Prometheus that scrapes the jobs' pods."""
+    binary = shutil.which("prometheus") or PROGRAMS["prometheus"]
+    with running(cluster, binary, tmp_path_factory.mktemp("prometheus")) as one:
+        yield one

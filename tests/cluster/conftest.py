@@ -17,7 +17,10 @@ import pytest
 from tests.cluster.harness import CannotRun, Cluster, HarnessError, Process, progress
 from tests.cluster.harness.cluster import session as this_session
 from tests.cluster.harness.images import TARGETS
+from tests.cluster.harness.packages import PROGRAMS
 from tests.cluster.harness.provider import choose
+from tests.cluster.installation import Installation
+from tests.cluster.prometheus import Prometheus, running
 
 STARTED = pytest.StashKey[tuple[Cluster, Process]]()
 FAILED = pytest.StashKey[HarnessError]()

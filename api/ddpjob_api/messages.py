@@ -56,6 +56,7 @@ class Hello:
     restarts: int = 0
     disruptions: int = 0
     last_failure: Failure | None = None
+    """The first own failure here in `generation` that no coordinator has counted yet (`Beat.judged`)."""
     checkpoints: tuple[int, ...] = limited((), max_items=1024)
     """Steps of the complete checkpoints it can read, newest last."""
     done: bool = False
@@ -81,11 +82,15 @@ class Reject:
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """Both ways, every `BEAT_SECONDS`; a launcher adds where its ranks are."""
+    """Both ways, every `BEAT_SECONDS`; a launcher adds where its ranks are, the coordinator what it has counted."""
 
     generation: int = 0
     steps: tuple[int, ...] = limited((), max_items=256)
     """Optimizer step per local rank."""
+    restarts: int = 0
+    disruptions: int = 0
+    judged: int = 0
+    """Coordinator: the newest generation whose end is in the two counts; a successor must not count it again."""
 
 
 @dataclass(frozen=True, kw_only=True)

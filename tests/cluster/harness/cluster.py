@@ -150,14 +150,16 @@ class Cluster:
         return Path(folder)
 
     def ensure_image(self, target: str) -> str:
-        """Build the target's image if its content is new, and have both real nodes pull it; its reference."""
-        image = self.provider.ensure_image(target)
-        if self._ready.get(target) != image:
-            cold = [name for name in self.nodes if not self.provider.on_node(name, image)]
-            if cold:
+        """Build the target's image if its content is new, and have both real nodes pull it; its reference.
+
+        Asked once per session, so that a file saved while tests run does not change the image under them.
+        """
+        if target not in self._ready:
+            image = self.provider.ensure_image(target)
+            if cold := [name for name in self.nodes if not self.provider.on_node(name, image)]:
                 self._pull(image, cold)
             self._ready[target] = image
-        return image
+        return self._ready[target]
 
     # ---- waiting
 
@@ -293,34 +295,26 @@ class Cluster:
             self.kubectl("delete", "pod", *names.values(), "--grace-period=0", "--force", check=False)
 
     def _delete_namespace(self, name: str) -> None:
-        quick = ["--grace-period=1", "--wait=false"]
-        self.kubectl("delete", "pods", "--all", "-n", name, *quick, check=False)
-        self.kubectl("delete", "namespace", name, "--wait=false", check=False)
+        """Nothing runs in it when this returns; the rest of the namespace goes in the background."""
+        self.kubectl(
+            "delete", "namespace", name, "--wait=false", check=False
+        )  # first: nothing new is created now
+        pods = ["delete", "pods", "--all", "-n", name, "--grace-period=1"]
         try:
-            self.wait(f"namespace/{name}", "delete", timeout=30)
-        except TimedOut:
+            self.kubectl(*pods, "--timeout=30s")
+        except CommandFailed:
             self._strip_finalizers(name)
-            self.wait(f"namespace/{name}", "delete", timeout=60)
+            self.kubectl(*pods, "--timeout=60s")
         self.kubectl("delete", "pv", "--selector", f"{NAMESPACE_LABEL}={name}", "--wait=false", check=False)
 
     def _strip_finalizers(self, name: str) -> None:
         """Nobody removes a finalizer once its operator is gone with the test; say which ones held the namespace."""
         for pod in self.get("pods", namespace=name)["items"]:
             if held := pod["metadata"].get("finalizers"):
-                say(
-                    f"namespace {name} was held by pod {pod['metadata']['name']}: finalizers {', '.join(held)}"
-                )
-                patch = '{"metadata":{"finalizers":null}}'
+                where = ["pod", pod["metadata"]["name"], "-n", name]
+                say(f"namespace {name} was held by pod {where[1]}: finalizers {', '.join(held)}")
                 self.kubectl(
-                    "patch",
-                    "pod",
-                    pod["metadata"]["name"],
-                    "-n",
-                    name,
-                    "--type=merge",
-                    "-p",
-                    patch,
-                    check=False,
+                    "patch", *where, "--type=merge", '-p={"metadata":{"finalizers":null}}', check=False
                 )
 
 

@@ -131,6 +131,10 @@ class GoBuilt:
         """Build the image and put it into the registry, if its content is new; its reference."""
         return self._builder().ensure(target)
 
+    def layers(self, image: str) -> dict[str, int]:
+        """The image's layers in the registry and their sizes in bytes."""
+        return self._builder().layers(image)
+
     def on_node(self, name: str, image: str) -> bool:
         """Whether the node has the image already."""
         one = next(n for n in self.place.nodes if n.name == name)

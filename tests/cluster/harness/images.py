@@ -7,6 +7,7 @@ serves, so that an image has one name everywhere.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -14,7 +15,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from . import paths, slot
 from .progress import say, step
@@ -53,7 +56,7 @@ class PodmanBuilder:
     def ensure(self, target: str) -> str:
         """Build and push the target's image unless the registry has it; its reference."""
         name = reference(target)
-        with slot.locked("images"):
+        with slot.locked(f"image-{target}"):  # one lock each: operator tests must not wait for torch
             if not self.has(name):
                 self._build(target, name)
                 self._push(name)
@@ -64,7 +67,7 @@ class PodmanBuilder:
         """The sandbox image: Debian's static `catatonit`, which reaps and waits."""
         if self.has(PAUSE):
             return
-        with slot.locked("images"), tempfile.TemporaryDirectory() as scratch:
+        with slot.locked("image-pause"), tempfile.TemporaryDirectory() as scratch:
             shutil.copy("/usr/bin/catatonit", f"{scratch}/pause")
             run("tar", "-C", scratch, "-cf", f"{scratch}/pause.tar", "pause")
             self._podman("import", "--change", 'ENTRYPOINT ["/pause", "-P"]', f"{scratch}/pause.tar", PAUSE)
@@ -72,17 +75,27 @@ class PodmanBuilder:
 
     def has(self, name: str) -> bool:
         """Whether the registry has this image."""
+        try:
+            self._manifest(name)
+        except urllib.error.HTTPError as answer:
+            if answer.code == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def layers(self, name: str) -> dict[str, int]:
+        """The image's layers as the registry holds them: digest and size in bytes."""
+        return {layer["digest"]: layer["size"] for layer in self._manifest(name)["layers"]}
+
+    def _manifest(self, name: str) -> dict[str, Any]:
         repository, _, tag = name.removeprefix(f"{HOST}/").rpartition(":")
         url = f"http://{self.registry}/v2/{repository}/manifests/{tag}"
-        accepted = (
-            "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
+        request = urllib.request.Request(
+            url, headers={"Accept": "application/vnd.oci.image.manifest.v1+json"}
         )
-        request = urllib.request.Request(url, method="HEAD", headers={"Accept": accepted})
-        try:
-            with _direct.open(request, timeout=10):
-                return True
-        except urllib.error.HTTPError:
-            return False
+        with _direct.open(request, timeout=10) as answer:
+            manifest: dict[str, Any] = json.load(answer)
+        return manifest
 
     def _build(self, target: str, name: str) -> None:
         base = self._ensure_base()
@@ -110,18 +123,20 @@ class PodmanBuilder:
 
     def _ensure_base(self) -> str:
         name = f"localhost/ddpjob/base:{digest([BASE_PACKAGES, SUITE, 'cleaned'])}"
-        if not succeeds(*_PODMAN, *self._store(), "image", "exists", name):
-            with (
-                step("making the base image with debootstrap"),
-                tempfile.TemporaryDirectory(dir=paths.cache()) as scratch,
-            ):
-                root = Path(scratch) / "root"
-                run("debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, root, nice=5)
-                for junk in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
-                    shutil.rmtree(root / junk, ignore_errors=True)
-                run("tar", "-C", root, "-cf", f"{scratch}/base.tar", ".", nice=5)
-                self._podman("import", f"{scratch}/base.tar", name)
+        with slot.locked("image-base"):
+            if not succeeds(*_PODMAN, *self._store(), "image", "exists", name):
+                with step("making the base image with debootstrap"):
+                    self._bootstrap(name)
         return name
+
+    def _bootstrap(self, name: str) -> None:
+        with tempfile.TemporaryDirectory(dir=paths.cache()) as scratch:
+            root = Path(scratch) / "root"
+            run("debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, root, nice=5)
+            for junk in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
+                shutil.rmtree(root / junk, ignore_errors=True)
+            run("tar", "-C", root, "-cf", f"{scratch}/base.tar", ".", nice=5)
+            self._podman("import", f"{scratch}/base.tar", name)
 
     def _forget_old(self, target: str) -> None:
         listed = self._podman(
@@ -129,7 +144,7 @@ class PodmanBuilder:
         )
         for old in listed.split()[KEPT:]:
             say(f"forgetting the old image {old}")
-            self._podman("rmi", old)
+            run(*_PODMAN, *self._store(), "rmi", old, check=False)  # one that is in use stays
 
     def _podman(self, command: str, *argv: str) -> str:
         return run(*_PODMAN, *self._store(), command, *argv, nice=5)

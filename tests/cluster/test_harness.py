@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -255,14 +256,20 @@ def test_a_second_clone_starts_beside_this_one_and_leaves_nothing(cluster: Clust
         harness(clone, "up", "--detach")
         place = slot_of(clone)
         assert place.name != cluster.provider.place.name
+        sleeper = json.dumps(pod("sleeper", cluster.images.operator, "import time; time.sleep(3600)"))
+        kubectl = [str(cluster.provider.tool("kubectl")), f"--kubeconfig={place.kubeconfig}"]
+        subprocess.run([*kubectl, "apply", "-f", "-"], input=sleeper, text=True, check=True)
+        output(*kubectl, "wait", "pod/sleeper", "--for=condition=Ready", "--timeout=60s")
         owner = read_owner(place.number)
         assert owner is not None
         for one in owner.processes:
             one.signal(9)
-        assert residue.find(place), "mounts, namespaces and cgroups of the killed cluster are still there"
+        left = {one.kind for one in residue.find(place)}
+        assert {"process", "mount", "cgroup", "link", "iptables rule", "network namespace"} <= left
         began = time.monotonic()
         harness(clone, "up", "--detach")
         assert time.monotonic() - began < 60
+        assert output(*kubectl, "get", "pods") == "", "the new cluster is empty"
     finally:
         harness(clone, "down", check=False)
     assert residue.find(place) == []

@@ -40,8 +40,7 @@ def main() -> int:
         if chosen.command == "up":
             _up(provider, detach=chosen.detach)
         elif chosen.command == "down":
-            provider.down()
-            say("down; nothing is left")
+            _down(provider)
         elif chosen.command == "status":
             print("\n".join(provider.status()))
         elif chosen.command == "kubeconfig":
@@ -74,11 +73,16 @@ def _up(provider: Provider, *, detach: bool) -> None:
         provider.leave(me)
 
 
-def _purge(provider: Provider) -> None:
-    try:
+def _down(provider: Provider) -> None:
+    if provider.is_up():
         provider.down()
-    except HarnessError as failure:
-        say(str(failure))
+        say("down; nothing is left")
+    else:
+        say("nothing is up")
+
+
+def _purge(provider: Provider) -> None:
+    _down(provider)
     for number in range(slot.SLOTS):
         if (owner := slot.read_owner(number)) and not owner.abandoned:
             raise HarnessError(f"slot {number} is used by {owner.clone}; take that cluster down first")

@@ -59,6 +59,9 @@ class Context:
             return f"the context {self.context} cannot be used: {failure}"
         return None
 
+    def is_up(self) -> bool:
+        return False  # nothing of ours
+
     def up(self, *, detach: bool, user: Process | None) -> None:
         """It is up; it is somebody else's."""
 
@@ -66,7 +69,7 @@ class Context:
         shutil.rmtree(self.kubeconfig.parent)
 
     def down(self) -> None:
-        raise CannotRun(f"the context {self.context} is not ours to take down")
+        self._refuse("take anything down")
 
     def status(self) -> list[str]:
         return [f"context {self.context}, nodes {', '.join(self.nodes)}"]

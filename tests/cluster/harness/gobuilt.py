@@ -60,6 +60,10 @@ class GoBuilt:
         """The path of kubectl or helm."""
         return binaries.folder() / name
 
+    def is_up(self) -> bool:
+        """Whether this clone holds a slot."""
+        return slot.mine() is not None
+
     def up(self, *, detach: bool, user: Process | None) -> None:
         """A healthy cluster in this clone's slot, started if it is not up.
 
@@ -115,9 +119,9 @@ class GoBuilt:
 
     def status(self) -> list[str]:
         """Lines for a person: slot, processes, nodes."""
-        owner = slot.read_owner(self.place.number)
-        if owner is None or not owner.processes:
-            return ["down"]
+        owner = slot.read_owner(self.place.number) if self.is_up() else None
+        if owner is None:
+            return ["nothing is up"]
         lines = [
             f"slot {self.place.number} of {owner.clone}, {'detached' if owner.detached else 'bound to its users'}"
         ]

@@ -57,9 +57,12 @@ class Kind:
             return "the kind program is not on PATH"
         return None if self.engine else "no Docker or Podman engine answers"
 
+    def is_up(self) -> bool:
+        return self._name in self._kind("get", "clusters").split()
+
     def up(self, *, detach: bool, user: Process | None) -> None:
         with slot.locked(self._name):
-            if self._name not in self._kind("get", "clusters").split():
+            if not self.is_up():
                 shared = self._folder / "shared"
                 shared.mkdir(parents=True, exist_ok=True)
                 config = self._folder / "kind.yaml"
@@ -91,8 +94,10 @@ class Kind:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def status(self) -> list[str]:
-        up = self._name in self._kind("get", "clusters").split()
-        return [f"kind cluster {self._name}: {'up' if up else 'down'}", f"kubeconfig: {self.kubeconfig}"]
+        return [
+            f"kind cluster {self._name}: {'up' if self.is_up() else 'down'}",
+            f"kubeconfig: {self.kubeconfig}",
+        ]
 
     def tool(self, name: str) -> Path:
         return on_path_or_built(name)

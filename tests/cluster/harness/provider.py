@@ -28,6 +28,10 @@ class Provider(Protocol):
         """Why it cannot be had here, in one line; None if it can."""
         ...
 
+    def is_up(self) -> bool:
+        """Whether there is anything to take down."""
+        ...
+
     def up(self, *, detach: bool, user: Process | None) -> None:
         """A healthy cluster, started if it is not up."""
         ...

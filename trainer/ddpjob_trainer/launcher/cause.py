@@ -1,0 +1,153 @@
+"""How a worker's end came about: own failure, victim of another's, or killed by its launcher.
+
+Why apart: blaming the right rank is decided here, from four witnesses: the return code, the error file the worker
+left, its page, and the signals this launcher had sent by then. A signal that nobody here sent is the worker's own
+end, also while the generation is being stopped (two ranks may die of themselves at once).
+Must not: compare ranks (`halt.py`).
+"""
+
+import contextlib
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpjob_api.exits import Exit
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.report import Cause, WorkerExit
+from ddpjob_trainer.launcher.halt import signal_name
+from ddpjob_trainer.page import Page
+
+STACKS_SIGNAL = signal.SIGRTMIN + 3
+"""The worker's faulthandler writes all stacks on it; USR1 and USR2 belong to Slurm, submitit and Lightning."""
+MAX_ERROR_FILE_BYTES = 1024 * 1024
+PEER_LOST_TYPES = frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"})
+PEER_LOST_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "Gloo connectFullMesh failed",
+    "Timed out waiting",
+    "Watchdog caught collective operation timeout",
+)
+"""Words of torch, gloo and NCCL for a peer that is gone; used where the worker itself did not judge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFile:
+    """What a worker wrote about its exception."""
+
+    type: str = ""
+    message: str = ""
+    location: str | None = None
+    step: int | None = None
+    peer_lost: bool = False
+    refused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What the launcher had done to a worker by the time it ended."""
+
+    signals: frozenset[int] = frozenset()
+    """Signals sent."""
+    stop_asked: bool = False
+    """A stop step was named, so `Exit.STOPPED` is an answer."""
+    oom: bool = False
+    """The kernel killed for memory in this container."""
+
+
+def worker_exit(
+    *, rank: int, returncode: int, page: Page, error: ErrorFile | None, circumstances: Circumstances
+) -> WorkerExit:
+    """The whole finding about one worker."""
+    finished = page[Slot.STATE] == WorkerState.FINISHED
+    if finished and returncode < 0:
+        # It had ended already; what killed it on its way out (C++ destructors) is no failure.
+        returncode = int(page[Slot.EXIT_CODE])
+    step = int(page[Slot.STEP])
+    if error is not None and error.step is not None:
+        step = max(step, error.step)
+    cause = cause_of(returncode, error, circumstances)
+    oom = circumstances.oom and returncode == -signal.SIGKILL and cause is Cause.OWN
+    return WorkerExit(
+        rank=rank,
+        returncode=returncode,
+        cause=cause,
+        error_type=(error.type[:256] or None) if error is not None else None,
+        message=words(returncode, error, oom=oom)[:1024],
+        location=error.location[:512] if error is not None and error.location else None,
+        step=step,
+        oom_killed=oom,
+        refused=error is not None and error.refused,
+    )
+
+
+def cause_of(returncode: int, error: ErrorFile | None, circumstances: Circumstances) -> Cause:
+    if error is not None and error.refused:
+        return Cause.OWN
+    if error is not None and error.peer_lost:
+        return Cause.VICTIM
+    sent = circumstances.signals
+    if -returncode in sent or returncode - 128 in sent:
+        return Cause.KILLED
+    if signal.SIGTERM in sent and returncode in {0, Exit.STOPPED}:
+        return Cause.KILLED  # it handled SIGTERM and went
+    return Cause.OWN
+
+
+def is_failure(item: WorkerExit, circumstances: Circumstances) -> bool:
+    """Whether an end is one that must end the generation."""
+    return item.returncode != 0 and not (circumstances.stop_asked and item.returncode == Exit.STOPPED)
+
+
+def words(returncode: int, error: ErrorFile | None, *, oom: bool) -> str:
+    """The program's last words, or what can be said without them."""
+    if error is not None and (error.type or error.message):
+        lines = error.message.strip().splitlines()
+        first = lines[0] if lines else ""
+        if not error.type or first.startswith(error.type):
+            return first
+        return f"{error.type}: {first}" if first else error.type
+    if oom:
+        return "killed by the kernel: the container reached its memory limit"
+    if returncode < 0:
+        return f"died of {signal_name(-returncode)}"
+    return f"ended with exit code {returncode}"
+
+
+def read_error(path: Path) -> ErrorFile | None:
+    """A worker's error file; None where there is none or it is no JSON of torchelastic's form."""
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(MAX_ERROR_FILE_BYTES))
+        message = document["message"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if isinstance(document.get("ddpjob"), dict):
+        return ours(document["ddpjob"])
+    # a script with @record: its message is `{"message": "ValueError: …", "extraInfo": …}` or a bare string
+    text = str(message.get("message", "")) if isinstance(message, dict) else str(message)
+    name, _, rest = text.partition(":")
+    kind = name.strip() if name.strip().isidentifier() else ""
+    return ErrorFile(
+        type=kind,
+        message=rest.strip() if kind else text,
+        peer_lost=kind in PEER_LOST_TYPES or any(word in text for word in PEER_LOST_TEXTS),
+    )
+
+
+def ours(document: dict[str, Any]) -> ErrorFile:
+    location, step = document.get("location"), None
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        step = int(document["step"]) if document.get("step") is not None else None
+    return ErrorFile(
+        type=str(document.get("type") or ""),
+        message=str(document.get("message") or ""),
+        location=str(location) if location else None,
+        step=step,
+        peer_lost=document.get("peerLost") is True,
+        refused=document.get("refused") is True,
+    )

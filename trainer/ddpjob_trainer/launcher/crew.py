@@ -1,0 +1,264 @@
+"""The workers of one node in one generation, from their start to the end of the last one.
+
+Why apart: a generation's processes, pages and pipes live and die together, and an old generation must not be reached
+by what is meant for the next. Must not: know the coordinator, the budget, or another generation.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ddpjob_api.exits import Exit
+from ddpjob_api.messages import Start
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.report import Cause, WorkerExit
+from ddpjob_trainer.launcher.cause import STACKS_SIGNAL, Circumstances, is_failure, read_error, worker_exit
+from ddpjob_trainer.launcher.children import Children, Process
+from ddpjob_trainer.launcher.config import Config
+from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
+from ddpjob_trainer.launcher.oom import OomCounter
+from ddpjob_trainer.launcher.output import Pump, Sink
+from ddpjob_trainer.launcher.timing import KILL_SECONDS, STACKS_SECONDS
+from ddpjob_trainer.page import Page
+
+
+class Unkillable(RuntimeError):
+    """A worker is still there long after SIGKILL: it sits in the kernel, and no later generation may start here."""
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """One rank."""
+
+    rank: int
+    files: Files
+    page: Page
+    pumps: tuple[Pump, ...]
+    process: Process | None = None
+    signals: set[int] = field(default_factory=set)
+    """What we sent it."""
+    exit: WorkerExit | None = None
+
+    @property
+    def instrumented(self) -> bool:
+        """Whether it writes its page, and so has a handler for the stacks signal."""
+        return self.page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}
+
+
+class Crew:
+    """The workers of `start.generation` on this node."""
+
+    def __init__(
+        self,
+        config: Config,
+        start: Start,
+        *,
+        children: Children,
+        sink: Sink,
+        oom: OomCounter,
+        on_exit: Callable[["Crew", WorkerExit], None],
+    ) -> None:
+        self.generation = start.generation
+        self.stop_asked = False
+        """A stop step was named."""
+        self.stopping = False
+        self.ended = asyncio.Event()
+        """All workers have ended."""
+        self._config = config
+        self._start = start
+        self._children = children
+        self._sink = sink
+        self._oom = oom
+        self._on_exit = on_exit
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.workers: list[Worker] = []
+
+    def begin(self, environ: Mapping[str, str]) -> None:
+        """Start every worker; one that cannot be started has ended at once."""
+        loop = asyncio.get_running_loop()
+        for local_rank, rank in enumerate(self._config.ranks):
+            files = Files.of(self._config.run_dir, self.generation, rank)
+            for path in (files.page, files.error, files.stacks):
+                path.unlink(missing_ok=True)
+            page = Page(files.page, create=True)
+            prefix = f"[rank {rank}] ".encode()
+            pumps = (Pump(loop, self._sink, prefix, 1), Pump(loop, self._sink, prefix, 2))
+            worker = Worker(rank=rank, files=files, page=page, pumps=pumps)
+            self.workers.append(worker)
+            env = worker_env(self._config, self._start, local_rank=local_rank, files=files, base=environ)
+            error: OSError | None = None
+            try:
+                command = command_line(self._config, self._start)
+                worker.process = self._children.spawn(command, env, pumps[0].inlet, pumps[1].inlet)
+            except OSError as failed:
+                error = failed
+            for pump in pumps:
+                pump.start()
+            if worker.process is None:
+                loop.call_soon(self._not_started, worker, error)
+            else:
+                task = loop.create_task(self._watch(worker, worker.process))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    # words to the workers
+
+    def pause(self) -> None:
+        for worker in self.workers:
+            worker.page[Slot.PAUSE] = 1
+
+    @property
+    def boundary(self) -> int:
+        """Highest step boundary among the ranks."""
+        return max((int(worker.page[Slot.BOUNDARY]) for worker in self.workers), default=0)
+
+    def stop_at(self, step: int) -> None:
+        """All ranks save and end at `step`; then they are let go of."""
+        self.stop_asked = True
+        for worker in self.workers:
+            worker.page[Slot.STOP_AT] = step
+            worker.page[Slot.PAUSE] = 0
+
+    # the end
+
+    async def stop(self, grace_seconds: float, *, stacks: bool) -> None:
+        """End every worker: stacks, SIGTERM, grace, SIGKILL of the process groups.
+
+        Raises:
+            Unkillable: one is still there.
+        """
+        self.stopping = True
+        if self.ended.is_set():
+            return
+        if stacks and self._send(STACKS_SIGNAL, only=lambda worker: worker.instrumented):
+            await self._all_ended(STACKS_SECONDS)
+        self._send(signal.SIGTERM, group=True)
+        if not await self._all_ended(grace_seconds):
+            count = self._send(signal.SIGKILL, group=True)
+            self._sink.say(f"{count} workers did not end within {grace_seconds:.1f} s of SIGTERM: killed")
+            if not await self._all_ended(KILL_SECONDS):
+                raise Unkillable(
+                    f"a worker is still there {KILL_SECONDS:.0f} s after SIGKILL; it waits in the kernel, for a "
+                    "device or a file system"
+                )
+
+    async def close(self) -> None:
+        """Leave nothing behind: groups, orphans, pipes. The pages stay open to be read."""
+        for worker in self.workers:
+            if worker.process is not None:
+                worker.process.send_group(signal.SIGKILL)
+        self._children.kill_orphans()
+        await asyncio.gather(*(pump.drain() for worker in self.workers for pump in worker.pumps))
+        for worker in self.workers:
+            for pump in worker.pumps:
+                pump.close()
+
+    async def drain(self) -> None:
+        """Wait, for a bounded time, for output that is still on its way."""
+        await asyncio.gather(*(pump.drain() for worker in self.workers for pump in worker.pumps))
+
+    def discard(self) -> None:
+        """Unmap the pages and take away what only this generation needed; stacks stay for who looks later."""
+        for worker in self.workers:
+            worker.page.close()
+            for path in (worker.files.page, worker.files.error):
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+
+    @property
+    def exits(self) -> tuple[WorkerExit, ...]:
+        return tuple(worker.exit for worker in self.workers if worker.exit is not None)
+
+    @property
+    def succeeded(self) -> bool:
+        """All ended with 0 by themselves."""
+        return len(self.exits) == len(self.workers) and all(
+            item.returncode == 0 and item.cause is not Cause.KILLED for item in self.exits
+        )
+
+    @property
+    def stopped_on_request(self) -> bool:
+        return (
+            self.stop_asked
+            and len(self.exits) == len(self.workers)
+            and all(item.returncode in {0, Exit.STOPPED} for item in self.exits)
+        )
+
+    @property
+    def joined(self) -> bool:
+        """Whether every rank is in its process group; a `command` has no page to tell, so it counts as it runs."""
+        if self._config.spec.command is not None:
+            return bool(self.workers)
+        return bool(self.workers) and all(worker.page[Slot.PROCESS_GROUP_AT] > 0 for worker in self.workers)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(int(worker.page[Slot.STEP]) for worker in self.workers)
+
+    def _send(
+        self, number: int, *, group: bool = False, only: Callable[[Worker], bool] = lambda worker: True
+    ) -> int:
+        """Signal the workers that live; a group's other members get it too, also when its leader has ended."""
+        count = 0
+        for worker in self.workers:
+            if worker.process is None:
+                continue
+            if worker.process.returncode is None and only(worker):
+                worker.signals.add(number)
+                count += 1
+                if not group:
+                    worker.process.send(number)
+            if group:
+                worker.process.send_group(number)
+        return count
+
+    async def _all_ended(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self.ended.wait(), max(seconds, 0))
+        except TimeoutError:
+            return False
+        return True
+
+    async def _watch(self, worker: Worker, process: Process) -> None:
+        await process.ended.wait()
+        assert process.returncode is not None
+        circumstances = Circumstances(
+            signals=frozenset(worker.signals),
+            stop_asked=self.stop_asked,
+            oom=process.returncode == -signal.SIGKILL and self._oom.killed(),
+        )
+        error = read_error(worker.files.error) if process.returncode else None
+        item = worker_exit(
+            rank=worker.rank,
+            returncode=process.returncode,
+            page=worker.page,
+            error=error,
+            circumstances=circumstances,
+        )
+        self._ended(worker, item)
+
+    def _not_started(self, worker: Worker, error: OSError | None) -> None:
+        reason = os.strerror(error.errno or 0) if error is not None else "unknown"
+        name = error.filename if error is not None and error.filename else "the worker"
+        self._ended(
+            worker,
+            WorkerExit(
+                rank=worker.rank,
+                returncode=127,
+                cause=Cause.OWN,
+                message=f"{name} cannot be started: {reason}",
+            ),
+        )
+
+    def _ended(self, worker: Worker, item: WorkerExit) -> None:
+        worker.exit = item
+        if len(self.exits) == len(self.workers):
+            self.ended.set()
+        self._on_exit(self, item)
+
+    def failed(self, item: WorkerExit) -> bool:
+        """Whether a worker's end must end the generation everywhere."""
+        return is_failure(item, Circumstances(stop_asked=self.stop_asked))

@@ -1,0 +1,150 @@
+"""What a worker is told: its environment and its command line.
+
+Why apart: scripts and frameworks test for torchrun's names, so each one is a contract; a pure function of the
+configuration and the Start message. Must not: touch the file system.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from ddpjob_api.codec import render
+from ddpjob_api.messages import Start
+from ddpjob_api.names import LauncherEnv, WorkerEnv
+from ddpjob_trainer.launcher.config import Config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files of one worker in one generation, on the memory volume."""
+
+    page: Path
+    error: Path
+    stacks: Path
+
+    @classmethod
+    def of(cls, run_dir: Path, generation: int, rank: int) -> "Files":
+        name = f"g{generation}-r{rank}"
+        return cls(
+            page=run_dir / f"page-{name}",
+            error=run_dir / f"error-{name}.json",
+            stacks=run_dir / f"stacks-{name}.txt",
+        )
+
+
+def term_file(run_dir: Path) -> Path:
+    """The highest term this node has obeyed."""
+    return run_dir / "term"
+
+
+def worker_env(
+    config: Config, start: Start, *, local_rank: int, files: Files, base: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of one worker; `base` is the launcher's own."""
+    ours = {name.value for name in LauncherEnv} | {name.value for name in WorkerEnv}
+    env = {name: value for name, value in base.items() if name not in ours}
+    env |= torchrun_env(config, start, local_rank=local_rank, error=files.error)
+    env |= {
+        WorkerEnv.GENERATION.value: str(start.generation),
+        WorkerEnv.PAGE.value: str(files.page),
+        WorkerEnv.SETTINGS.value: compact(render(replace(config.spec.ddp, backend=config.plan.backend))),
+        WorkerEnv.TERM.value: str(start.term),
+        WorkerEnv.TERM_FILE.value: str(term_file(config.run_dir)),
+        WorkerEnv.STACKS_FILE.value: str(files.stacks),
+        WorkerEnv.GRADIENT_ACCUMULATION_STEPS.value: str(config.plan.accumulation),
+        WorkerEnv.JOB_NAME.value: config.name,
+    }
+    if config.spec.task is not None:
+        env[WorkerEnv.TASK.value] = compact(render(config.spec.task))
+    if config.spec.checkpoint is not None:
+        env[WorkerEnv.CHECKPOINT.value] = compact(render(config.spec.checkpoint))
+        env[WorkerEnv.CHECKPOINT_DIR.value] = str(config.checkpoint_dir)
+    if start.resume_step is not None:
+        env[WorkerEnv.RESUME_STEP.value] = str(start.resume_step)
+    # A pipe makes Python buffer whole blocks; a log that lags behind is no help.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    if config.spec.command is not None:
+        env |= nested_env(config, start)
+    elif config.plan.processes_per_node > 1:
+        env.setdefault("OMP_NUM_THREADS", "1")  # torchrun's default: else each rank takes every core
+    return env
+
+
+def torchrun_env(config: Config, start: Start, *, local_rank: int, error: Path) -> dict[str, str]:
+    """What torchrun sets. A `command` is one process per node for them."""
+    local_size = config.processes
+    rank, world = config.node * local_size + local_rank, config.plan.nodes * local_size
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(config.node),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "GROUP_WORLD_SIZE": str(config.plan.nodes),
+        "ROLE_WORLD_SIZE": str(world),
+        "MASTER_ADDR": start.master_address,
+        "MASTER_PORT": str(start.master_port),
+        "TORCHELASTIC_RUN_ID": config.uid or config.name,
+        "TORCHELASTIC_RESTART_COUNT": str(start.restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(config.spec.recovery.max_restarts),
+        "TORCHELASTIC_ERROR_FILE": str(error),
+    }
+
+
+def nested_env(config: Config, start: Start) -> dict[str, str]:
+    """What a torchrun inside a `command` reads: the static rendezvous on this generation's port."""
+    return {
+        "NODE_RANK": str(config.node),
+        "PET_NNODES": str(config.plan.nodes),
+        "PET_NPROC_PER_NODE": str(config.plan.processes_per_node),
+        "PET_NODE_RANK": str(config.node),
+        "PET_MASTER_ADDR": start.master_address,
+        "PET_MASTER_PORT": str(start.master_port),
+        "PET_RDZV_BACKEND": "static",
+        "PET_RDZV_ID": config.uid or config.name,
+        # The launcher restarts; a nested restart would be invisible and uncounted.
+        "PET_MAX_RESTARTS": "0",
+        # A reused store hands new ranks their predecessors' addresses.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+
+
+def command_line(config: Config, start: Start) -> list[str]:
+    """What a worker runs."""
+    spec = config.spec
+    if spec.command is not None:
+        # -I -S: the tether needs nothing but the standard library and must start at once.
+        tether = str(Path(__file__).with_name("tether.py"))
+        return [config.python, "-I", "-S", tether, *nested_command(spec.command, config, start)]
+    bootstrap = [config.python, "-m", "ddpjob_trainer.bootstrap"]
+    if spec.script is not None:
+        return [*bootstrap, *spec.script.args]
+    return [*bootstrap, "-m", "ddpjob_trainer.train"]
+
+
+def nested_command(command: tuple[str, ...], config: Config, start: Start) -> list[str]:
+    """A `command`; `accelerate launch` gets the multi-node arguments it was not given (torchrun reads PET_*)."""
+    if PurePath(command[0]).name != "accelerate" or command[1:2] != ("launch",):
+        return list(command)
+    nodes = config.plan.nodes
+    wanted = {
+        "num_machines": str(nodes),
+        "num_processes": str(config.plan.world_size),
+        "machine_rank": str(config.node),
+        "main_process_ip": start.master_address,
+        "main_process_port": str(start.master_port),
+    }
+    given = {
+        word.split("=")[0].lstrip("-").replace("-", "_") for word in command[2:] if word.startswith("--")
+    }
+    added = [word for name, value in wanted.items() if name not in given for word in (f"--{name}", value)]
+    if config.plan.world_size > 1 and "multi_gpu" not in given and "cpu" not in given:
+        added += ["--multi_gpu"] if config.plan.accelerator is not None else ["--cpu"]
+    return [*command[:2], *added, *command[2:]]
+
+
+def compact(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))

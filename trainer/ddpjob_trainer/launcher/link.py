@@ -1,0 +1,163 @@
+"""A launcher's connection to its coordinator: finding it, proving each other, staying in touch, coming back.
+
+Why apart: what is said (`node.py`) does not depend on how often the line broke meanwhile. Must not: obey anything, or
+say anything before the coordinator has proved that it knows the token.
+"""
+
+import asyncio
+import hmac
+import random
+import secrets
+from collections.abc import Callable
+
+from ddpjob_api.messages import (
+    BEAT_SECONDS,
+    PROTOCOL,
+    Beat,
+    Challenge,
+    Hello,
+    Message,
+    Reject,
+    Welcome,
+    prove,
+)
+from ddpjob_trainer.launcher.timing import (
+    AUTHENTICATION_SECONDS,
+    CONNECT_SECONDS,
+    RECONNECT_FIRST_SECONDS,
+    RECONNECT_MAX_SECONDS,
+    REFUSED_RETRY_SECONDS,
+    REMIND_SECONDS,
+)
+from ddpjob_trainer.launcher.wire import Lines, Lost, other_protocol, read
+
+
+class Refused(ConnectionError):
+    """The coordinator does not take this launcher, or is not this job's; the message is its words or says why."""
+
+
+class Link:
+    """Connects again and again until it is closed."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        token: bytes,
+        hello: Callable[[str, str], Hello],
+        on_message: Callable[[Message], None],
+        on_state: Callable[[bool], None],
+        on_refused: Callable[[str], None],
+        beat: Callable[[], Beat],
+        say: Callable[[str], None],
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            hello: builds the Hello from nonce and proof.
+            on_message: each message, from a coordinator that proved itself; the Welcome first.
+            on_state: whether the connection is up.
+            on_refused: each refusal, in words.
+        """
+        self._host = host
+        self._port = port
+        self._token = token
+        self._hello = hello
+        self._on_message = on_message
+        self._on_state = on_state
+        self._on_refused = on_refused
+        self._beat = beat
+        self._say = say
+        self._lines: Lines | None = None
+        self._said_at = float("-inf")
+        self._said = ""
+
+    @property
+    def up(self) -> bool:
+        return self._lines is not None
+
+    def send(self, message: Message) -> None:
+        """Send if the connection is up; what matters is repeated by the next Hello."""
+        if self._lines is not None:
+            self._lines.send(message)
+
+    async def run(self) -> None:
+        """Stay connected until cancelled."""
+        wait = RECONNECT_FIRST_SECONDS
+        while True:
+            try:
+                await self._session()
+                wait = RECONNECT_FIRST_SECONDS
+            except Refused as refused:
+                self._once(f"refused by the coordinator: {refused}")
+                self._on_refused(str(refused))
+                wait = REFUSED_RETRY_SECONDS
+            except (OSError, TimeoutError) as error:
+                reason = str(error) or "no answer"
+                self._once(f"no coordinator at {self._host}:{self._port}: {reason}")
+            await asyncio.sleep(wait * random.uniform(0.8, 1.2))
+            wait = min(wait * 2, RECONNECT_MAX_SECONDS)
+
+    async def _session(self) -> None:
+        """One connection, to its end."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, lines = await loop.create_connection(Lines, self._host, self._port)
+        try:
+            welcome = await self._meet(lines)
+            self._lines = lines
+            self._said = ""
+            self._on_state(True)
+            self._on_message(welcome)
+            beats = asyncio.ensure_future(self._beats(lines))
+            try:
+                while True:
+                    self._on_message(read(await lines.receive()))
+            finally:
+                beats.cancel()
+        except Lost as lost:
+            if not self.up:
+                raise
+            self._say(f"connection to the coordinator lost: {lost}")
+        finally:
+            lines.close()
+            if self.up:
+                self._lines = None
+                self._on_state(False)
+
+    async def _meet(self, lines: Lines) -> Welcome:
+        """Challenge and proof, both ways.
+
+        Raises:
+            Refused: not by this coordinator.
+            Lost: it went away, or speaks otherwise.
+        """
+        challenge = read(await lines.receive(AUTHENTICATION_SECONDS))
+        if not isinstance(challenge, Challenge):
+            raise Refused(f"it began with {type(challenge).__name__}: no coordinator")
+        if challenge.protocol != PROTOCOL:
+            raise Refused(other_protocol(challenge.protocol))
+        nonce = secrets.token_hex(16)
+        lines.send(self._hello(nonce, prove(self._token, "launcher", challenge.nonce, nonce)))
+        answer = read(await lines.receive(AUTHENTICATION_SECONDS))
+        if isinstance(answer, Reject):
+            raise Refused(answer.message)
+        if not isinstance(answer, Welcome):
+            raise Refused(f"it answered with {type(answer).__name__}: no coordinator")
+        expected = prove(self._token, "coordinator", nonce, challenge.nonce)
+        if not hmac.compare_digest(answer.proof.encode(), expected.encode()):
+            raise Refused("it does not know this job's token, so it is not obeyed")
+        return answer
+
+    async def _beats(self, lines: Lines) -> None:
+        while True:
+            lines.send(self._beat())
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _once(self, text: str) -> None:
+        """Log a state that lasts, now and then."""
+        now = asyncio.get_running_loop().time()
+        if text != self._said or now - self._said_at >= REMIND_SECONDS:
+            self._said, self._said_at = text, now
+            self._say(text)

@@ -1,0 +1,50 @@
+"""Every constant of time of launcher and coordinator, in seconds of the monotonic clock.
+
+Why apart: they only make sense side by side. Who notices a loss first, and how long the other side waits for it, is
+the difference between these numbers (`BEAT_SECONDS` and `SILENCE_SECONDS` are the wire's: `ddpjob_api.messages`).
+"""
+
+TICK_SECONDS = 0.1
+"""How often the coordinator looks at its clocks."""
+
+AUTHENTICATION_SECONDS = 5.0
+"""A peer that has not proved itself by then is dropped."""
+CONNECT_SECONDS = 5.0
+RECONNECT_FIRST_SECONDS = 0.1
+RECONNECT_MAX_SECONDS = 2.0
+"""Back-off of a launcher that looks for its coordinator."""
+REFUSED_RETRY_SECONDS = 2.0
+"""Between two tries of a launcher whose coordinator refused it."""
+
+LOST_GRACE_SECONDS = 1.0
+"""A closed connection may come back this long before its launcher is lost; and a verdict waits this long before it
+takes a victim's error for the cause (the loss of a whole node is often seen later than its peers' errors)."""
+
+PAUSE_SETTLE_SECONDS = 0.01
+"""Between writing the pause word and reading the boundaries: longer than a worker's store-then-load."""
+STOP_FRACTION = 0.5
+"""Part of the grace period that workers have to reach the stop step; the rest is for SIGTERM and SIGKILL."""
+
+STACKS_SECONDS = 0.1
+"""Between asking for stacks and SIGTERM, which the kernel would deliver first."""
+KILL_SECONDS = 30.0
+"""A process that is not gone this long after SIGKILL sits in the kernel; its launcher gives up."""
+DRAIN_SECONDS = 2.0
+"""How long the output of an ended worker may stay open in the hands of its children."""
+FLUSH_SECONDS = 5.0
+"""How long the launcher waits at its end for whoever reads its output."""
+FINISH_SECONDS = 5.0
+"""How long the coordinator stays at its end for launchers that have not heard it."""
+
+BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Before the next generation, by the number of failures in a row without a step between them."""
+HEALTHY_SECONDS = 60.0
+"""A program whose steps nobody sees (a `command`) that lived this long is taken to have made some."""
+REMIND_SECONDS = 30.0
+"""Between two log lines about the same wait."""
+
+RATE_WINDOW_SECONDS = 30.0
+"""Samples per second and the estimated end are of this window."""
+
+HTTP_SECONDS = 5.0
+"""A client of the launcher's HTTP port is served or dropped within this."""

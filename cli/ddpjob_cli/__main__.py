@@ -1,0 +1,3 @@
+from ddpjob_cli.main import main
+
+main()

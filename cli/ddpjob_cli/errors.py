@@ -1,0 +1,31 @@
+"""What the command line cannot do, as exceptions; `main.py` prints them as sentences and exits with their code.
+
+    CommandError
+    ├── Unusable     2   the file, directory or option cannot be used as it is
+    └── RefusedJob  86   the job cannot run as it is described (in `ddpjob lint`: 1)
+
+Why apart: nothing a user does may end in a traceback, and everything that is not in this tree must (it is our bug).
+A message has three parts: what is wrong and where, what was expected, what to do.
+"""
+
+from ddpjob_api.exits import Exit
+
+UNUSABLE = 2
+BUG = 70
+"""`EX_SOFTWARE` of sysexits.h: a traceback was printed, and it is ours."""
+
+
+class CommandError(Exception):
+    """A sentence for the user."""
+
+    exit_code = UNUSABLE
+
+
+class Unusable(CommandError):
+    """A file, directory or option that cannot be used."""
+
+
+class RefusedJob(CommandError):
+    """A job that cannot run as it is described."""
+
+    exit_code = int(Exit.REFUSED)

@@ -1,0 +1,177 @@
+"""How a run ended: the last lines for people, the one line for programs, and the exit code.
+
+Why apart: pure; every ending has a row in a test. Must not: print.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob_api.codec import render
+from ddpjob_api.conditions import Reason
+from ddpjob_api.exits import Exit
+from ddpjob_api.fields import Json
+from ddpjob_api.report import Failure, InEffect, JobReport, Outcome, Progress, TerminationMessage
+from ddpjob_cli.local import words
+
+KILLED = 130
+"""128 + SIGINT: a second Ctrl-C did not wait."""
+NO_REPORT = 70
+"""A launcher ended without a word: a fault of ours or of the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """One run, over."""
+
+    name: str
+    outcome: Outcome | None
+    """None: it was killed before it came to one."""
+    exit_code: int
+    ranks: int
+    progress: Progress
+    result: Json
+    ddp: InEffect | None
+    restarts: int
+    max_restarts: int
+    disruptions: int
+    failures: tuple[Failure, ...]
+    message: str
+    """What a launcher left as its sentence."""
+    seconds: float
+
+    @property
+    def last_failure(self) -> Failure | None:
+        return self.failures[-1] if self.failures else None
+
+    def lines(self) -> list[str]:
+        """The end, for people; the last line says how it went."""
+        if self.outcome is Outcome.DONE:
+            healed = [f"survived: {words.blame(failure)}" for failure in self.failures]
+            return [*healed, f"done: {self.facts()}"]
+        if self.outcome is Outcome.STOPPED:
+            return [f"stopped: {self.facts()}"]
+        if self.outcome is Outcome.REFUSED:
+            failure = self.last_failure
+            return [f"refused: {words.message(failure) if failure else self.message}"]
+        if self.outcome is None:
+            return [f"killed: {self.facts()}"]
+        earlier = [f"earlier: {words.blame(failure)}" for failure in self.failures[:-1]]
+        last = words.blame(self.last_failure) if self.last_failure else self.message
+        return [
+            *earlier,
+            f"failed: {last}, restarts {min(self.restarts, self.max_restarts)} of {self.max_restarts}",
+        ]
+
+    def facts(self) -> str:
+        """`180 steps, loss 0.021, accuracy 0.981, 2 ranks, 14.2 s, restarts 0`."""
+        parts = [f"{self.progress.step} steps"] if self.progress.step else []
+        numbers = {name: value for name, value in self.result.items() if is_number(value)}
+        if self.progress.loss is not None:
+            numbers = {"loss": self.progress.loss, **{k: v for k, v in numbers.items() if k != "loss"}}
+        parts += [f"{name} {words.number(value)}" for name, value in list(numbers.items())[:6]]
+        parts += [f"{self.ranks} rank{'s' if self.ranks != 1 else ''}", f"{self.seconds:.1f} s"]
+        return ", ".join([*parts, f"restarts {self.restarts}"])
+
+    def json(self) -> dict[str, Any]:
+        """The line of `--json`; the program's own results stand beside ours and never replace them."""
+        ddp = self.ddp
+        ours = {
+            "name": self.name,
+            "outcome": self.outcome.value if self.outcome else "Killed",
+            "exitCode": self.exit_code,
+            "ranks": self.ranks,
+            "steps": self.progress.step,
+            "loss": self.progress.loss,
+            "allReduces": ddp.all_reduces if ddp else None,
+            "ddp": render(ddp) if ddp else None,
+            "restarts": self.restarts,
+            "disruptions": self.disruptions,
+            "failures": [render(failure) for failure in self.failures],
+            "lastFailure": render(self.last_failure) if self.last_failure else None,
+            "result": dict(self.result),
+            "seconds": round(self.seconds, 3),
+            "message": self.lines()[-1],
+        }
+        return {**{name: value for name, value in self.result.items() if name not in ours}, **ours}
+
+
+def not_run(name: str | None, outcome: str, code: int, message: str) -> dict[str, Any]:
+    """The line of `--json` for a job that was not started: the same keys."""
+    nothing: dict[str, Any] = dict.fromkeys(("loss", "allReduces", "ddp", "lastFailure"))
+    zero: dict[str, Any] = dict.fromkeys(("ranks", "steps", "restarts", "disruptions", "seconds"), 0)
+    ends = {"name": name, "outcome": outcome, "exitCode": code, "message": message}
+    return {**ends, **nothing, **zero, "failures": [], "result": {}}
+
+
+def summarize(
+    *,
+    name: str,
+    ranks: int,
+    max_restarts: int,
+    seconds: float,
+    last: JobReport | None,
+    endings: Sequence[TerminationMessage | None],
+    returncodes: Sequence[int | None],
+    killed: bool,
+) -> Summary:
+    """The run as its launchers left it, node 0's word first; `last` fills what their short messages leave out."""
+    told = [ending for ending in endings if ending is not None]
+    first = told[0] if told else None
+    failures = list(last.failures) if last else []
+    if first is not None and first.failure is not None and first.failure not in failures:
+        failures.append(first.failure)
+    outcome = first.outcome if first else None if killed else Outcome.FAILED
+    silent = [node for node, ending in enumerate(endings) if ending is None]
+    message = first.message if first else ""
+    if outcome is Outcome.FAILED and not told and silent:
+        message = (
+            f"the launcher of node {silent[0]} ended with code {returncodes[silent[0]]} and left no report; "
+            "its last lines are above"
+        )
+    result: Mapping[str, Any] = first.result if first and first.result else last.result if last else {}
+    return Summary(
+        name=name,
+        outcome=outcome,
+        exit_code=exit_code(outcome, failures[-1] if failures else None, told),
+        ranks=last.ranks if last and last.ranks else ranks,
+        progress=latest(first.progress if first else None, last.progress if last else None),
+        result=result,
+        ddp=(first.ddp if first else None) or (last.ddp if last else None),
+        restarts=max([ending.restarts for ending in told] + ([last.restarts] if last else []), default=0),
+        max_restarts=max_restarts,
+        disruptions=max(
+            [ending.disruptions for ending in told] + ([last.disruptions] if last else []), default=0
+        ),
+        failures=tuple(failures),
+        message=message,
+        seconds=seconds,
+    )
+
+
+def latest(ending: Progress | None, last: Progress | None) -> Progress:
+    """The further of the two; the ending's where they are equal, for it was read last."""
+    if ending is None or (last is not None and last.step > ending.step):
+        return last or Progress()
+    return ending
+
+
+def exit_code(outcome: Outcome | None, failure: Failure | None, endings: Sequence[TerminationMessage]) -> int:
+    """docs/command-line.md, exit codes."""
+    if outcome is None:
+        return KILLED
+    fixed = {Outcome.DONE: Exit.DONE, Outcome.STOPPED: Exit.STOPPED, Outcome.REFUSED: Exit.REFUSED}
+    if outcome in fixed:
+        return int(fixed[outcome])
+    if failure is not None and failure.reason is Reason.NO_PROGRESS:
+        return int(Exit.HUNG)
+    if failure is not None and failure.exit_code:
+        return failure.exit_code
+    own = [ending.exit_code for ending in endings if ending.exit_code not in {0, int(Exit.PEER_LOST)}]
+    if own:
+        return own[0]
+    return endings[0].exit_code or NO_REPORT if endings else NO_REPORT
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

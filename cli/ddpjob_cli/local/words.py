@@ -1,0 +1,167 @@
+"""Reports as sentences: settings in effect, what changed since the last report, who failed of what.
+
+Why apart: pure functions of typed values, the same words on a terminal, in a log and in the summary.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ddpjob_api.codec import Shape, shapes
+from ddpjob_api.report import Failure, InEffect, JobReport, Override, RunState
+
+SETTINGS: tuple[Shape, ...] = tuple(
+    shape
+    for shape in shapes(InEffect)
+    if shape.name not in {"bucketBytes", "worldSize", "allReduces", "overrides", "warnings"}
+)
+"""The fields of `InEffect` that are settings."""
+
+
+def settings(ddp: InEffect) -> str:
+    """`backend gloo, timeoutSeconds 120, bucketCapMB 1, …`: what was read back, in the resource's words."""
+    parts = []
+    for shape in SETTINGS:
+        value = getattr(ddp, shape.field.name)
+        if value is not None:
+            parts.append(f"{shape.name} {plain(value)}")
+        elif shape.name == "bucketCapMB" and ddp.broadcast_buffers is not None:
+            parts.append("bucketCapMB default (25, first bucket 1)")
+    return ", ".join(parts)
+
+
+def override(item: Override) -> str:
+    """`bucketCapMB: the script asked for 50, 1 is in effect (train.py:31)`."""
+    if item.applied:
+        return (
+            f"{item.setting}: the script asked for {item.asked}, {item.effective} is in effect ({item.where})"
+        )
+    return (
+        f"{item.setting}: the script's {item.asked} is in effect, the resource says otherwise ({item.where})"
+    )
+
+
+def changes(before: JobReport | None, now: JobReport) -> list[str]:
+    """What a reader wants to know that was not so at the last report."""
+    lines = []
+    if now.state is RunState.WAITING and now.missing_nodes:
+        known = before is not None and before.missing_nodes == now.missing_nodes
+        if not known and before is not None:
+            lines.append(f"waiting for {missing(now)}")
+    if now.ddp is not None:
+        lines += ddp_changes(before.ddp if before else None, now.ddp)
+    seen = before.failures if before else ()
+    lines += [f"failed: {blame(failure)}" for failure in now.failures if failure not in seen]
+    started = before.generation if before else 1
+    if now.state is RunState.RUNNING and now.generation > max(started, 1):
+        lines.append(f"generation {now.generation} runs, restarts {now.restarts}")
+    return lines
+
+
+def ddp_changes(before: InEffect | None, now: InEffect) -> list[str]:
+    lines = []
+    # The process group is there before the DDP object; its settings alone are half the story.
+    if now.broadcast_buffers is not None and (before is None or before.broadcast_buffers is None):
+        lines.append(f"DDP settings in effect: {settings(now)}")
+    known_overrides = before.overrides if before else ()
+    lines += [f"override: {override(item)}" for item in now.overrides if item not in known_overrides]
+    known_warnings = before.warnings if before else ()
+    lines += [f"warning: {text}" for text in now.warnings if text not in known_warnings]
+    return lines
+
+
+def missing(report: JobReport) -> str:
+    """`node 1 (rank 1)`, `nodes 1, 3 (ranks 2-3, 6-7)`."""
+    nodes = report.missing_nodes
+    per_node = max(1, report.ranks // max(1, report.nodes_expected))
+    ranks = [
+        str(node) if per_node == 1 else f"{node * per_node}-{node * per_node + per_node - 1}"
+        for node in nodes
+    ]
+    many = len(nodes) > 1
+    rank_word = "ranks" if many or per_node > 1 else "rank"
+    return f"node{'s' if many else ''} {listed(nodes)} ({rank_word} {', '.join(ranks)})"
+
+
+def listed(values: Iterable[int]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def blame(failure: Failure) -> str:
+    """`rank 1 (node 1): ValueError: bad sample 17 (train.py:31), exit code 1`."""
+    text = message(failure)
+    place = f" ({failure.location})" if failure.location and failure.location not in text else ""
+    end = ""
+    if failure.signal:
+        end = "" if failure.signal in text else f", died of {failure.signal}"
+    elif failure.exit_code is not None:
+        end = f", exit code {failure.exit_code}"
+    step = f" at step {failure.step}" if failure.step else ""
+    also = (
+        f" (also rank{'s' if len(failure.also) > 1 else ''} {listed(failure.also)})" if failure.also else ""
+    )
+    return f"{culprit(failure)}{text}{place}{end}{step}{also}"
+
+
+def culprit(failure: Failure) -> str:
+    node = "" if failure.node is None else f"node {failure.node}"
+    if failure.rank is None:
+        return f"{node}: " if node else ""
+    return f"rank {failure.rank} ({node}): " if node else f"rank {failure.rank}: "
+
+
+def message(failure: Failure) -> str:
+    """Its own words, else what killed it, else the reason."""
+    if failure.message:
+        return failure.message
+    return f"died of {failure.signal}" if failure.signal else failure.reason.value
+
+
+def plain(value: object) -> str:
+    """A value as YAML has it, numbers short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """Up to four significant digits, as a person writes them: 0.02131, 1234, 120."""
+    if value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """`8 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def progress(report: JobReport) -> str:
+    """`step 40/180 (22 %), loss 0.412, 1234 samples/s, ETA 12 s`."""
+    now = report.progress
+    parts = []
+    if now.total_steps:
+        parts.append(f"step {now.step}/{now.total_steps} ({100 * now.step // now.total_steps} %)")
+    elif now.step:
+        parts.append(f"step {now.step}")
+    parts += rates(report)
+    if report.restarts:
+        parts.append(f"restarts {report.restarts}")
+    if report.state is RunState.WAITING and report.missing_nodes:
+        parts.append(f"waiting for {missing(report)}")
+    return ", ".join(parts)
+
+
+def rates(report: JobReport) -> Sequence[str]:
+    now = report.progress
+    parts = []
+    if now.loss is not None:
+        parts.append(f"loss {number(now.loss)}")
+    if now.samples_per_second:
+        parts.append(f"{number(round(now.samples_per_second, 1))} samples/s")
+    if now.eta is not None and now.step != now.total_steps:
+        parts.append(f"ETA {duration(now.eta)}")
+    return parts

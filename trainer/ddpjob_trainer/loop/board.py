@@ -1,0 +1,105 @@
+"""What the loop says about itself: the page that the launcher reads, and a line for people now and then.
+
+Why apart: the loop must read the same with and without a launcher. Must not: decide anything.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer import boundary
+from ddpjob_trainer.page import Page
+
+SECONDS_OF = {
+    Phase.DATA: Slot.DATA_SECONDS,
+    Phase.FORWARD: Slot.FORWARD_SECONDS,
+    Phase.BACKWARD: Slot.BACKWARD_SECONDS,
+    Phase.CHECKPOINT: Slot.CHECKPOINT_SECONDS,
+    Phase.EVALUATION: Slot.EVALUATION_SECONDS,
+    Phase.OPTIMIZER: Slot.OPTIMIZER_SECONDS,
+    Phase.LOADING: Slot.OTHER_SECONDS,
+}
+LINE_SECONDS = 30.0
+"""A progress line this often at most; epochs and evaluations have lines of their own."""
+
+Values = Mapping[str, Any]
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def nowhere(**_values: Any) -> None:
+    """Where results go without a launcher; the last line of the log has them."""
+
+
+class Board:
+    """Writes the page, where there is one; rank 0 also prints."""
+
+    def __init__(
+        self,
+        *,
+        page: Page | None = None,
+        report: Callable[..., None] = nowhere,
+        speaks: bool = True,
+    ) -> None:
+        self.page = page
+        self.report = report
+        self.speaks = speaks
+        self.last_line = time.monotonic()
+        self.last_step = math.nan
+
+    def put(self, values: Mapping[Slot, float]) -> None:
+        if self.page is not None:
+            for slot, value in values.items():
+                self.page.slots[slot] = value
+
+    def add(self, slot: Slot, amount: float = 1) -> None:
+        if self.page is not None:
+            self.page.slots[slot] += amount
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """The page says `phase` within, and counts the seconds."""
+        if self.page is None:
+            yield
+            return
+        slots, began = self.page.slots, time.monotonic()
+        slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = phase, began
+        try:
+            yield
+        finally:
+            now = time.monotonic()
+            slots[SECONDS_OF[phase]] += now - began
+            slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = Phase.BETWEEN, now
+
+    def step_made(self, step: int, values: Mapping[Slot, float]) -> None:
+        """A step is complete on this rank; STEP is written last, so that who sees it sees its values."""
+        if self.page is None:
+            return
+        now = time.monotonic()
+        self.put(values)
+        if not self.page.slots[Slot.FIRST_STEP_AT]:
+            self.page.slots[Slot.FIRST_STEP_AT] = now
+        if not math.isnan(self.last_step):
+            self.add(Slot.STEP_SECONDS, now - self.last_step)
+        self.last_step = now
+        self.add(Slot.GENERATION_STEPS)
+        self.put({Slot.LAST_STEP_AT: now, Slot.STEP: step})
+
+    def stop_here(self, step: int) -> bool:
+        """Publish the boundary, wait while the launcher holds us, and say whether to save and stop."""
+        return self.page is not None and boundary.reach(self.page, step)
+
+    def line(self, text: str) -> None:
+        """Tell people, if this is the rank that speaks."""
+        if self.speaks:
+            self.last_line = time.monotonic()
+            say(text)
+
+    def line_now_and_then(self, text: Callable[[], str]) -> None:
+        if self.speaks and time.monotonic() - self.last_line > LINE_SECONDS:
+            self.line(text())

@@ -1,0 +1,69 @@
+"""Small parts of the loop: the DDP wrapper as the settings say, defaults, and buffers that can be put back.
+
+Must not: know of steps or ranks.
+"""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from ddpjob_api.spec import DDP
+
+
+def wrap(model: nn.Module, settings: DDP, device: torch.device) -> DistributedDataParallel:
+    """DDP with the settings that are given; the others stay torch's, but for gradientAsBucketView, which is on here.
+
+    In our loop nothing holds on to gradients between steps, so the view is free: it saves a copy of all gradients.
+    """
+    wanted: dict[str, Any] = {
+        "bucket_cap_mb": settings.bucket_cap_mb,
+        buffers_keyword(): settings.broadcast_buffers,
+        "find_unused_parameters": settings.find_unused_parameters,
+        "static_graph": settings.static_graph,
+        "gradient_as_bucket_view": settings.gradient_as_bucket_view is not False,
+    }
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device], **given)
+
+
+def buffers_keyword() -> str:
+    """The name of broadcastBuffers in DDP: torch 2.13 renamed it, and warns of the old one."""
+    known = inspect.signature(DistributedDataParallel).parameters
+    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+
+
+def default_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return AdamW(parameters)
+
+
+def default_schedule(optimizer: Optimizer, _total_steps: int) -> LRScheduler:
+    return LambdaLR(optimizer, unchanged)
+
+
+def unchanged(_step: int) -> float:
+    return 1.0
+
+
+class Kept:
+    """A copy of buffers as they are now."""
+
+    def __init__(self, buffers: Iterable[Tensor]) -> None:
+        self.pairs = [(buffer, buffer.clone()) for buffer in buffers]
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for buffer, before in self.pairs:
+                buffer.copy_(before)
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """The buffers of normalisation layers: what one forward pass over a NaN would spoil for good."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
+    return [buffer for layer in layers for buffer in layer.buffers(recurse=False)]

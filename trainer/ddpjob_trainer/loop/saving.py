@@ -1,0 +1,195 @@
+"""The state of a training as the contents of a checkpoint, and back.
+
+Why apart: the loop says when, `checkpoints.py` says how a directory becomes whole, and this says what is in it: the
+plain model, optimizer, schedule, loss scale. No random state: everything random is derived from the seed and the
+position. Must not: let a full disk end a training.
+"""
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ddpjob_trainer.checkpoints import (
+    Fenced,
+    Manifest,
+    Position,
+    Writable,
+    complete_steps,
+    open_step,
+    prune,
+    remove_leftovers,
+    write_step,
+)
+from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.loop.agreement import from_all, total
+from ddpjob_trainer.loop.board import say
+from ddpjob_trainer.loop.told import Told
+
+STATE = "state.pt"
+
+
+class Stateful(Protocol):
+    """What can be saved and restored."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
+
+
+class Saver:
+    """Writes and reads the checkpoints of one rank."""
+
+    def __init__(self, told: Told, parts: Mapping[str, Stateful], device: torch.device) -> None:
+        """`parts`: what is saved, by name; `model` is one of them.
+
+        Raises:
+            Refused: a part's state is not made of tensors and plain values, so it could not be loaded safely.
+        """
+        self.told = told
+        self.parts = parts
+        self.device = device
+        self.saved_step: int | None = None
+        """The newest step that is known to be complete on every node."""
+        if told.saves:
+            for name, part in parts.items():
+                if name != "model":
+                    check_loadable(name, part)
+        if told.writes and told.checkpoint_dir is not None:
+            remove_leftovers(told.checkpoint_dir)
+
+    def save(self, position: Position) -> tuple[bool, int]:
+        """Save on the ranks that write, and say on all whether every one of them could, and how many bytes one took.
+
+        A checkpoint that cannot be written costs the checkpoint, not the training.
+        """
+        written = self.write(position) if self.told.writes else 0
+        writers, failures, largest = self.agreed(written)
+        whole = writers > 0 and failures == 0
+        if whole:
+            self.saved_step = position.step
+        return whole, largest
+
+    def write(self, position: Position) -> int:
+        """Bytes written, or -1."""
+        told = self.told
+        if told.checkpoint_dir is None or told.checkpoint is None:
+            return 0
+        state = {name: part.state_dict() for name, part in self.parts.items()}
+        try:
+            manifest = write_step(
+                told.checkpoint_dir,
+                position,
+                {STATE: lambda stream: write_state(state, stream)},
+                entrypoint=told.task.entrypoint,
+                fence=told.fence,
+            )
+        except Fenced as fenced:
+            say(f"WARNING checkpoint of step {position.step} is not kept: {fenced}")
+            return -1
+        except OSError as error:
+            say(
+                f"WARNING checkpoint of step {position.step} could not be written to {told.checkpoint_dir}: {error}; "
+                "the training goes on, and after a failure it would start from the checkpoint before"
+            )
+            return -1
+        try:
+            prune(told.checkpoint_dir, newest=position.step, keep=told.checkpoint.keep)
+        except OSError as error:
+            say(f"WARNING old checkpoints in {told.checkpoint_dir} could not be deleted: {error}")
+        return manifest.size_bytes
+
+    def agreed(self, written: int) -> tuple[int, int, int]:
+        """Writers, failures, and mean bytes per writer that succeeded."""
+        sums = total([self.told.writes, written < 0, max(0, written)], self.device)
+        succeeded = sums[0] - sums[1]
+        return int(sums[0]), int(sums[1]), int(sums[2] / succeeded) if succeeded else 0
+
+    def load(self, step: int, expected: Position) -> Position:
+        """Restore all parts from the checkpoint of `step`.
+
+        Raises:
+            CheckpointDamaged: its files are not whole.
+            Refused: it is another training's.
+        """
+        if self.told.checkpoint_dir is None:
+            raise Refused(
+                f"there is a step {step} to resume from and no checkpoint directory; set spec.checkpoint"
+            )
+        path, manifest = open_step(self.told.checkpoint_dir, step)
+        check_same_training(manifest, expected, str(path))
+        try:
+            state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise Refused(f"checkpoint {path} holds more than tensors and plain values: {error}") from error
+        model = self.parts["model"]
+        if isinstance(model, nn.Module):
+            check_same_model(state["model"], model.state_dict(), str(path))
+        for name, part in self.parts.items():
+            try:
+                part.load_state_dict(state[name])
+            except (KeyError, ValueError) as error:
+                raise Refused(
+                    f"checkpoint {path}: its {name} does not fit this task's ({error}); go on with the task it was "
+                    "made with, or delete the directory to start anew"
+                ) from error
+        self.saved_step = step
+        return manifest.position
+
+
+def newest_common_step(told: Told) -> int | None:
+    """The newest step that every rank can read; who has a launcher is told it instead."""
+    everywhere = from_all(complete_steps(told.checkpoint_dir) if told.checkpoint_dir else ())
+    return max(set(everywhere[0]).intersection(*everywhere), default=None)
+
+
+def write_state(state: Mapping[str, Any], stream: Writable) -> None:
+    torch.save(state, stream)  # type: ignore[arg-type]
+
+
+def check_loadable(name: str, part: Stateful) -> None:
+    """Refuse now what `torch.load(weights_only=True)` would refuse after a failure."""
+    stream = io.BytesIO()
+    try:
+        torch.save(part.state_dict(), stream)
+        stream.seek(0)
+        torch.load(stream, weights_only=True)
+    except (pickle.UnpicklingError, pickle.PicklingError, AttributeError, TypeError) as error:
+        raise Refused(
+            f"the state of Task.{name} ({type(part).__name__}) cannot be saved as tensors and plain values: "
+            f"{str(error).splitlines()[0]}; use one whose state_dict() has only those, or take spec.checkpoint away"
+        ) from error
+
+
+def check_same_training(manifest: Manifest, expected: Position, path: str) -> None:
+    """Refuse a position that would mean other samples here."""
+    saved = manifest.position
+    for field, name in (
+        ("global_batch_size", "spec.task.globalBatchSize"),
+        ("seed", "spec.task.seed"),
+        ("dataset_size", "the length of Task.train_dataset"),
+    ):
+        was, now = getattr(saved, field), getattr(expected, field)
+        if was != now:
+            raise Refused(
+                f"checkpoint {path} was made with {name} {was} and this run has {now}, so its position would mean "
+                f"other samples; set it back to {was}, or delete the directory to start anew"
+            )
+
+
+def check_same_model(saved: Mapping[str, Any], model: Mapping[str, Any], path: str) -> None:
+    problems = [f"{name} is missing" for name in model if name not in saved]
+    problems += [f"{name} is not in this model" for name in saved if name not in model]
+    problems += [
+        f"{name} is {tuple(saved[name].shape)} and here {tuple(value.shape)}"
+        for name, value in model.items()
+        if isinstance(value, Tensor) and name in saved and saved[name].shape != value.shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise Refused(
+            f"checkpoint {path} is of another model: {'; '.join(problems[:3])}{more}; go on with the model it was made "
+            "with (entrypoint and params), or delete the directory to start anew"
+        )

@@ -1,0 +1,81 @@
+"""Handwritten digits (scikit-learn's, 8×8 pixels, part of its package) with a small convolutional network.
+
+Why this one: it needs no download, has BatchNorm and therefore buffers, and reaches 97 % on samples it has not seen
+within seconds on a CPU.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.utils.data import TensorDataset
+
+from ddpjob_trainer.task import Evaluation, Task
+
+Batch = tuple[Tensor, Tensor]
+"""Images `(batch, 1, 8, 8)` from 0 to 1, and labels `(batch,)`."""
+
+TEST_EVERY = 5
+"""Every fifth sample is for evaluation."""
+
+
+def task(*, width: int = 32, learning_rate: float = 0.01) -> Task:
+    """Train a network of `width` channels in its first layer."""
+    images, labels = digits()
+    test = torch.arange(len(labels)) % TEST_EVERY == 0
+    return Task(
+        model=network(width),
+        train_dataset=TensorDataset(images[~test], labels[~test]),
+        loss=loss,
+        optimizer=partial(AdamW, lr=learning_rate),
+        schedule=partial(one_cycle, learning_rate=learning_rate),
+        evaluate=Evaluation(
+            dataset=TensorDataset(images[test], labels[test]), measure=measure, batch_size=512
+        ),
+    )
+
+
+def digits() -> Batch:
+    """All 1797 samples."""
+    images, labels = load_digits(return_X_y=True)
+    return torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+
+
+def network(width: int) -> nn.Module:
+    return nn.Sequential(
+        block(1, width),
+        block(width, 2 * width),
+        nn.MaxPool2d(2),
+        block(2 * width, 2 * width),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * width, 10),
+    )
+
+
+def block(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def one_cycle(optimizer: Optimizer, total_steps: int, *, learning_rate: float) -> LRScheduler:
+    # One step more than there are: the loop steps the schedule after the last step, too.
+    return OneCycleLR(optimizer, max_lr=learning_rate, total_steps=total_steps + 1)
+
+
+def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
+    images, labels = batch
+    return functional.cross_entropy(model(images), labels, reduction="sum"), len(labels)
+
+
+def measure(model: nn.Module, batch: Batch) -> tuple[Mapping[str, Tensor], int]:
+    images, labels = batch
+    scores = model(images)
+    return {
+        "accuracy": (scores.argmax(1) == labels).sum(),
+        "testLoss": functional.cross_entropy(scores, labels, reduction="sum"),
+    }, len(labels)

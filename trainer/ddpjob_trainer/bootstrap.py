@@ -1,0 +1,276 @@
+"""`python -m ddpjob_trainer.bootstrap train.py --epochs 3`: run a program as `python train.py --epochs 3` would.
+
+How it works: the program's code is executed in a fresh `__main__` that stays in `sys.modules` for good (runpy would put
+the old one back before threads and exit handlers run), with argv, `sys.path[0]`, `__file__` and `__spec__` of plain
+Python. Before it, the instrumentation waits for torch to be imported. After it, what the interpreter does at its end is
+done by hand, so that the exit code stands on the page before anything can abort: destructors of Gloo have been seen to
+end a finished process with SIGABRT, and that is no failure of the training.
+
+Must not: import torch, or leave a frame of its own in a traceback. A program outside of a job runs the same way.
+
+Differs from plain Python: at the end, objects are not torn down one by one (open files are flushed); `-c` and `-m` are
+known, other options of the interpreter are refused (set PYTHON… in `spec.env`).
+"""
+
+import atexit
+import builtins
+import gc
+import importlib
+import io
+import os
+import pkgutil
+import runpy
+import signal
+import sys
+import threading
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ddpjob_api.exits import Exit, exit_code
+from ddpjob_api.names import WorkerEnv
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_trainer import error_file, instrumentation, worker
+from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.page import BadPage
+
+PR_SET_PDEATHSIG = 1
+FLUSH_FAILED = 120
+"""Python's exit code when standard output could not be flushed."""
+STACKS_SIGNAL = signal.SIGRTMIN + 3
+"""Asks for the stacks of all threads; SIGUSR1 and SIGUSR2 belong to Slurm and to frameworks."""
+OWN_FILES = (__file__,)
+
+
+def main(argv: list[str]) -> NoReturn:
+    """Run the program in `argv` (what would follow `python`) and end the process as it ended."""
+    restore_original_argv(argv)
+    try:
+        running = prepare()
+    except (Refused, BadPage) as error:
+        print(f"[ddpjob] refused: {error}", file=sys.stderr)
+        record(error, None)
+        os._exit(Exit.REFUSED)
+    if running:
+        running.page[Slot.STATE] = WorkerState.RUNNING
+    interrupted, code = False, 0
+    try:
+        run(argv)
+    except SystemExit as error:
+        code = code_of(error)
+        if code:
+            record(error, running)
+        if error_file.refused(error):
+            code = Exit.REFUSED
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        code = failed(error, running)
+    finish(code, running, interrupted=interrupted)
+
+
+def restore_original_argv(argv: list[str]) -> None:
+    """`sys.orig_argv` as without us, for programs that start themselves again."""
+    given = sys.orig_argv
+    if "-m" in given:
+        sys.orig_argv = [*given[: given.index("-m")], *argv]
+
+
+def prepare() -> worker.Worker | None:
+    """Become a rank, where the environment says so.
+
+    Raises:
+        Refused, BadPage: as `worker.start`.
+    """
+    running = worker.start(os.environ)
+    if running is None:
+        return None
+    die_with_launcher()
+    dump_stacks_on_signal()
+    instrumentation.install(running)
+    return running
+
+
+def die_with_launcher() -> None:
+    """SIGKILL to this process when its launcher is killed: outside of a pod nothing else would end it."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def dump_stacks_on_signal() -> None:
+    """Stacks of all threads go to the launcher's file; this works while the main thread waits in a collective."""
+    path = os.environ.get(WorkerEnv.STACKS_FILE)
+    if path:
+        import faulthandler
+
+        # Open for the life of the process: the handler writes to its descriptor.
+        stacks = open(path, "a")  # noqa: SIM115
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+
+
+def run(argv: list[str]) -> None:
+    """Execute the program as `__main__`."""
+    if not argv:
+        raise Refused(
+            "spec.script.args: empty; give what would follow `python`, e.g. [train.py, --epochs, '3']"
+        )
+    program = types.ModuleType("__main__")
+    program.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = program
+    if argv[0] == "-m":
+        run_module(argv)
+    elif argv[0] == "-c":
+        run_text(argv, program)
+    elif argv[0].startswith("-"):
+        raise Refused(
+            f"spec.script.args: {argv[0]} is an option of the interpreter; begin with the script, -m or -c, and set "
+            "options by their variables (PYTHONUNBUFFERED, PYTHONWARNINGS, …) in spec.env"
+        )
+    elif pkgutil.get_importer(argv[0]) is not None:
+        run_folder(argv)
+    else:
+        run_file(argv, program)
+
+
+def run_module(argv: list[str]) -> None:
+    if len(argv) < 2:
+        raise Refused("spec.script.args: a module's name must follow -m")
+    sys.argv = ["-m", *argv[2:]]
+    set_first_path(os.getcwd())
+    run_as_main(argv[1], alter_argv=True)
+
+
+def run_folder(argv: list[str]) -> None:
+    """A directory or zip file with a `__main__.py`."""
+    sys.argv = list(argv)
+    set_first_path(argv[0])
+    run_as_main("__main__", alter_argv=False)
+
+
+def run_as_main(name: str, *, alter_argv: bool) -> None:
+    # What the interpreter itself calls for -m.
+    run_module_as_main: Any = runpy._run_module_as_main  # type: ignore[attr-defined]
+    run_module_as_main(name, alter_argv)
+
+
+def run_text(argv: list[str], program: types.ModuleType) -> None:
+    if len(argv) < 2:
+        raise Refused("spec.script.args: a program must follow -c")
+    sys.argv = ["-c", *argv[2:]]
+    set_first_path("")
+    program.__spec__ = None
+    exec(compile(argv[1], "<string>", "exec", dont_inherit=True), program.__dict__)
+
+
+def run_file(argv: list[str], program: types.ModuleType) -> None:
+    path = os.path.abspath(argv[0])
+    sys.argv = list(argv)
+    set_first_path(os.path.dirname(os.path.realpath(argv[0])))
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        print(
+            f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}",
+            file=sys.stderr,
+        )
+        raise SystemExit(2) from error
+    program.__file__ = path
+    program.__spec__ = None
+    program.__dict__["__cached__"] = None
+    program.__loader__ = SourceFileLoader("__main__", path)
+    exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
+
+
+def set_first_path(folder: str) -> None:
+    """Replace what `-m ddpjob_trainer.bootstrap` put there; with -P Python puts nothing there."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def code_of(error: SystemExit) -> int:
+    """What `sys.exit(value)` means."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def failed(error: BaseException, running: worker.Worker | None) -> int:
+    """Show an uncaught exception as Python does, without our frames, and leave it for the launcher."""
+    error = error.with_traceback(without_own_frames(error.__traceback__))
+    record(error, running)
+    if isinstance(error, Refused):
+        print(f"[ddpjob] refused: {error}", file=sys.stderr)
+        return Exit.REFUSED
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        return exit_code(-signal.SIGINT)
+    return Exit.REFUSED if error_file.refused(error) else 1
+
+
+def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename in OWN_FILES:
+        trace = trace.tb_next
+    return trace
+
+
+def record(error: BaseException, running: worker.Worker | None) -> None:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path and os.environ.get(WorkerEnv.WORKER_PID, str(os.getpid())) == str(os.getpid()):
+        try:
+            error_file.write(Path(path), error, running)
+        except OSError as problem:
+            print(f"[ddpjob] the error could not be written to {path}: {problem}", file=sys.stderr)
+
+
+def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> NoReturn:
+    """What the interpreter does at its end, then out, without C++ destructors."""
+    if running:
+        running.page[Slot.STATE] = WorkerState.EXITING
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        try:
+            step()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+    if running and running.live:
+        try:
+            running.finish()
+        except Exception as error:
+            running.say(f"the last facts of this rank are not on its page: {type(error).__name__}: {error}")
+    if not flush():
+        code = FLUSH_FAILED
+    if running:
+        running.page[Slot.EXIT_CODE] = code & 0xFF
+        running.page[Slot.STATE] = WorkerState.FINISHED
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code & 0xFF)
+
+
+def flush() -> bool:
+    """Write out what is buffered, in standard streams and in files the program left open; False as Python counts it."""
+    good = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            good = False
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    for each in [each for each in gc.get_objects() if type(each) in kinds]:
+        try:
+            if not each.closed:
+                each.flush()
+        except (OSError, ValueError):
+            continue  # closed below its buffer; Python's own teardown says nothing about it either
+    return good
+
+
+if __name__ == "__main__":
+    # As a module of its own name: this __main__ is about to be replaced.
+    importlib.import_module("ddpjob_trainer.bootstrap").main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""The last words of a program that failed, in the file where torchelastic would put them.
+
+Why apart: written by the dying worker, read by its launcher; also the place where a victim (its peer is gone) is told
+from a culprit. Must not: import torch.
+"""
+
+import json
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ddpjob_api.page import Slot
+from ddpjob_api.plan import Refused as PlanRefused
+from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.instrumentation import where
+from ddpjob_trainer.worker import Worker
+
+MAX_MESSAGE = 4096
+MAX_STACK = 32768
+
+PEER_LOST_TYPES = ("DistNetworkError", "DistStoreError", "DistBackendError")
+PEER_LOST = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Socket Timeout"
+    r"|Timed out waiting \d+ms|wait timeout after|Application timeout caused pair closure|remote process exited"
+    r"|failed to recv|sendBytes failed|recvValue failed|clients joined|ncclRemoteError|ncclSystemError"
+    r"|connectFullMesh failed|Watchdog caught collective",
+    re.IGNORECASE,
+)
+"""Texts of Gloo, NCCL and the TCP store for a peer that is gone or late (torch 2.13 to 2.15)."""
+
+TORCHS = re.compile(r"gloo|nccl|c10d|TCPStore|/torch/", re.IGNORECASE)
+
+
+def write(path: Path, error: BaseException, worker: Worker | None) -> None:
+    """Write the file; where `@record` of the script has written it already, only add our part.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = str(error)
+    name = type(error).__name__
+    stack = "".join(traceback.format_exception(error))
+    document: dict[str, Any] = {
+        "message": {
+            "message": f"{name}: {text}"[:MAX_MESSAGE],
+            "extraInfo": {"py_callstack": stack[-MAX_STACK:], "timestamp": str(int(time.time()))},
+        }
+    }
+    document.update(written(path))
+    document["ddpjob"] = {
+        "type": name,
+        "message": text[:MAX_MESSAGE],
+        "location": where.raised_at(error.__traceback__),
+        "peerLost": peer_lost(error),
+        "refused": refused(error),
+        "step": int(worker.page[Slot.STEP]) if worker else 0,
+    }
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(document))
+    beside.replace(path)
+
+
+def written(path: Path) -> dict[str, Any]:
+    """What torchelastic's `@record` left there."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refused(error: BaseException) -> bool:
+    """Whether the configuration is to blame, also where the program caught our refusal and raised its own error."""
+    return any(isinstance(each, (Refused, PlanRefused)) for each in chain(error))
+
+
+def peer_lost(error: BaseException) -> bool:
+    """Whether the error, or one that led to it, says that another rank is gone or late."""
+    return any(speaks_of_peer(each) for each in chain(error))
+
+
+def speaks_of_peer(error: BaseException) -> bool:
+    if type(error).__name__ in PEER_LOST_TYPES:
+        return True
+    # The program's own sockets say the same words: torch raises RuntimeError, from its own files or naming its parts.
+    text = str(error)
+    if not isinstance(error, RuntimeError) or not PEER_LOST.search(text):
+        return False
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]
+    return bool(TORCHS.search(text)) or any(TORCHS.search(frame.filename) for frame in innermost)
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from, as a traceback would show them."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)

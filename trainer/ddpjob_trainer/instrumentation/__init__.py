@@ -1,0 +1,50 @@
+"""Settings into any program, and numbers out of it, without a change to the program.
+
+How it works: when the program imports torch, five places of it are patched right after their modules ran, in place on
+the classes, so that identity, subclasses, pickles and aliases stay as they are: `DistributedDataParallel.__init__` and
+`_pre_forward`, `init_process_group`, `torch.autograd.backward`, the global hooks of optimizer steps. A program that
+never imports torch pays nothing.
+
+Must not: import torch by itself, wait for a device, put anything on the program's objects, or let its own failure
+become the program's (a patch that does not fit the torch at hand is left out, and the log says so).
+"""
+
+from ddpjob_api.page import Slot
+from ddpjob_trainer.instrumentation import autograd, compiler, ddp, optimizer, process_group
+from ddpjob_trainer.instrumentation.clock import Clock, monotonic
+from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.imports import PostImport
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.instrumentation.settings import Settings
+from ddpjob_trainer.instrumentation.verdicts import Verdicts
+from ddpjob_trainer.worker import Worker
+
+
+def install(worker: Worker) -> None:
+    """Patch torch when the program imports it (at once, where it is imported already)."""
+    notices = Notices(worker)
+    verdicts = Verdicts(worker, notices)
+    clock = Clock(worker, notices)
+    effect = Effect(worker, notices, clock)
+    settings = Settings(worker.settings, notices)
+    worker.exit_callbacks.append(effect.finish)
+
+    def failed(module: str, error: Exception) -> None:
+        notices.warn(f"{module} of this torch is not instrumented: {type(error).__name__}: {error}")
+
+    def imported(module: object) -> None:
+        worker.page[Slot.TORCH_IMPORTED_AT] = monotonic()
+
+    hooks = PostImport(failed)
+    hooks.add("torch", imported)
+    hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock))
+    hooks.add("torch.optim.optimizer", lambda module: optimizer.patch(module, worker, clock, effect))
+    hooks.add("torch._dynamo.trace_rules", compiler.patch)
+    hooks.add(
+        "torch.distributed.distributed_c10d",
+        lambda module: process_group.patch(module, worker, settings, verdicts, effect),
+    )
+    hooks.add(
+        "torch.nn.parallel.distributed",
+        lambda module: ddp.patch(module, worker, settings, verdicts, clock, effect),
+    )

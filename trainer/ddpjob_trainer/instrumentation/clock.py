@@ -1,0 +1,196 @@
+"""Steps, micro-batches, phases and samples, counted on the page.
+
+Why apart: this is the hot path. A training step passes here four times, so slot numbers are constants of this module,
+seconds are added to the page directly, and nothing is allocated (benchmark of the hooks: some 20 µs a step).
+Must not: touch torch, wait for a device, or do more than look at two words when nobody asks to stop.
+
+Time between two events belongs to a phase: forward to backward is forward; step to forward is data (whatever the
+program does there); backward to step is other.
+"""
+
+import time
+import weakref
+from typing import Any
+
+from ddpjob_api.exits import Exit
+from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer import boundary
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.worker import Worker
+
+monotonic = time.monotonic
+
+BETWEEN, FORWARD, BACKWARD, OPTIMIZER = (
+    int(phase) for phase in (Phase.BETWEEN, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+)
+EVALUATION = int(Phase.EVALUATION)
+PHASE, PHASE_SINCE = int(Slot.PHASE), int(Slot.PHASE_SINCE)
+STEP, GENERATION_STEPS, LAST_STEP_AT = int(Slot.STEP), int(Slot.GENERATION_STEPS), int(Slot.LAST_STEP_AT)
+STEP_SECONDS, FIRST_STEP_AT = int(Slot.STEP_SECONDS), int(Slot.FIRST_STEP_AT)
+MICRO_BATCHES, MICRO_BATCHES_SYNCED = int(Slot.MICRO_BATCHES), int(Slot.MICRO_BATCHES_SYNCED)
+BACKWARDS, ACCUMULATION = int(Slot.BACKWARDS), int(Slot.OBSERVED_ACCUMULATION)
+SAMPLES, TOKENS, LOSS, LEARNING_RATE = (
+    int(Slot.SAMPLES),
+    int(Slot.TOKENS),
+    int(Slot.LOSS),
+    int(Slot.LEARNING_RATE),
+)
+DATA_SECONDS, OTHER_SECONDS = int(Slot.DATA_SECONDS), int(Slot.OTHER_SECONDS)
+
+SECONDS = [0] * len(Phase)
+"""Slot of a phase's seconds; 0 (BETWEEN) where the next event decides."""
+SECONDS[FORWARD] = int(Slot.FORWARD_SECONDS)
+SECONDS[BACKWARD] = int(Slot.BACKWARD_SECONDS)
+SECONDS[OPTIMIZER] = int(Slot.OPTIMIZER_SECONDS)
+SECONDS[EVALUATION] = int(Slot.EVALUATION_SECONDS)
+
+OBSERVED_STEPS = 10
+"""Steps in which accumulation is compared with what the resource asks for."""
+
+
+class Stopped(SystemExit):
+    """All ranks end after this step, as asked."""
+
+
+class Clock:
+    """The counts of this process. One optimizer is primary (the first that steps); its steps are the training's."""
+
+    def __init__(self, worker: Worker, notices: Notices) -> None:
+        self._worker = worker
+        self._notices = notices
+        self._slots = worker.page.slots
+        self._mark = 0.0
+        self._phase = BETWEEN
+        self._primary: weakref.ref[Any] | None = None
+        self.steps = 0
+        """Optimizer steps of this process."""
+        self.models = 0
+        # The window: since the last optimizer step.
+        self._backwards = 0
+        self._synced = 0
+        self._before = (0, 0)
+        """(backward passes, synchronised ones) of the window before."""
+
+    @property
+    def accumulation(self) -> int | None:
+        """Backward passes of the newest complete window."""
+        return self._before[0] or None
+
+    def _enter(self, phase: int, idle: int) -> float:
+        """Close the phase that ends now (`idle`: whose seconds it is, if nobody's so far) and begin another."""
+        now = monotonic()
+        if self._worker.steps_owned:
+            return now
+        slots = self._slots
+        if self._mark:
+            slots[SECONDS[self._phase] or idle] += now - self._mark
+        self._mark = now
+        self._phase = phase
+        slots[PHASE_SINCE] = now
+        slots[PHASE] = phase
+        return now
+
+    def forward(self, *, synced: bool) -> None:
+        """A forward pass with gradients begins."""
+        self._enter(FORWARD, DATA_SECONDS)
+        slots = self._slots
+        slots[MICRO_BATCHES] += 1
+        if synced:
+            slots[MICRO_BATCHES_SYNCED] += 1
+            self._synced += 1
+
+    def evaluate(self) -> None:
+        """A forward pass without gradients begins."""
+        if self._phase != EVALUATION:
+            self._enter(EVALUATION, DATA_SECONDS)
+
+    def count_samples(self, samples: int, tokens: int) -> None:
+        if not self._worker.steps_owned:
+            self._slots[SAMPLES] += samples
+            self._slots[TOKENS] += tokens
+
+    def backward_begins(self) -> None:
+        self._enter(BACKWARD, OTHER_SECONDS)
+
+    def backward_ends(self) -> None:
+        self._enter(BETWEEN, OTHER_SECONDS)
+        self._backwards += 1
+        self._slots[BACKWARDS] += 1
+
+    def put_loss(self, loss: float) -> None:
+        if not self._worker.steps_owned:
+            self._slots[LOSS] = loss
+
+    def step_begins(self) -> None:
+        self._enter(OPTIMIZER, OTHER_SECONDS)
+
+    def step_ends(self, optimizer: Any) -> bool:
+        """One optimizer step is done; True where it was the primary optimizer's."""
+        now = self._enter(BETWEEN, OTHER_SECONDS)
+        primary = self._primary() if self._primary is not None else None
+        if primary is None:
+            self._primary = weakref.ref(optimizer)
+        elif primary is not optimizer:
+            return False
+        self.steps += 1
+        slots = self._slots
+        slots[ACCUMULATION] = self._backwards
+        if self.steps <= OBSERVED_STEPS:
+            self._compare_windows()
+        self._before = (self._backwards, self._synced)
+        self._backwards = self._synced = 0
+        if not self._worker.steps_owned:
+            rate = optimizer.param_groups[0].get("lr")
+            if type(rate) is float:
+                slots[LEARNING_RATE] = rate
+            last = slots[LAST_STEP_AT]
+            if last:
+                slots[STEP_SECONDS] += now - last
+            else:
+                slots[FIRST_STEP_AT] = now
+            slots[LAST_STEP_AT] = now
+            slots[GENERATION_STEPS] = self.steps
+            slots[STEP] += 1
+        return True
+
+    def reach_boundary(self) -> None:
+        """Hold or stop here, if the launcher says so.
+
+        Raises:
+            Stopped: every rank ends after this step; the program's callbacks have run.
+        """
+        slots = self._slots
+        if self._worker.steps_owned or not boundary.reach(self._worker.page, int(slots[STEP])):
+            return
+        callbacks = self._worker.stop_callbacks
+        if not callbacks:
+            self._worker.say(
+                f"stopped on request after step {slots[STEP]:.0f}; the program registered no on_stop callback, so it "
+                "goes on from its own last checkpoint"
+            )
+        slots[PHASE] = Phase.CHECKPOINT
+        for callback in callbacks:
+            callback()
+        raise Stopped(Exit.STOPPED.value)
+
+    def _compare_windows(self) -> None:
+        """Say where accumulation is not what the resource asks for, or costs more than it should.
+
+        Two equal windows in a row, because a skipped step (a gradient scaler's first ones) joins two. With several
+        DDP models the counts are sums over them and say nothing.
+        """
+        passes = self._backwards
+        if self.steps < 2 or self.models != 1 or passes == 0 or (passes, self._synced) != self._before:
+            return
+        wanted = self._worker.settings.gradient_accumulation_steps
+        if wanted is not None and wanted != passes:
+            self._notices.warn(
+                f"spec.ddp.gradientAccumulationSteps: the resource says {wanted} and the program makes {passes} "
+                f"backward pass{'es' if passes > 1 else ''} per optimizer step; a program owns its loop, so let it "
+                "read the environment variable DDPJOB_GRADIENT_ACCUMULATION_STEPS, or give the resource the same number"
+            )
+        if passes > 1 and self._synced == passes:
+            self._notices.warn(
+                f"accumulation without no_sync: {passes} all-reduces per optimizer step where 1 is enough; run all but "
+                "the last micro-batch, forward and backward, under `with model.no_sync():`"
+            )

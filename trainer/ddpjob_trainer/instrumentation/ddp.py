@@ -1,0 +1,150 @@
+"""`DistributedDataParallel`, patched in place on the class: its arguments, and each forward pass.
+
+Why apart: one patched module, one file. State per model stands in a weak dictionary here, nothing on the object, so
+that pickles and copies do not know us.
+"""
+
+import functools
+import inspect
+import weakref
+from typing import Any
+
+from ddpjob_trainer.instrumentation import compiler
+from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.reducer import Reducer
+from ddpjob_trainer.instrumentation.settings import Settings
+from ddpjob_trainer.instrumentation.verdicts import Verdicts
+from ddpjob_trainer.worker import Worker
+
+UNUSED_AFTER = 5
+"""Iterations after which findUnusedParameters has shown whether it is needed."""
+
+
+class Watched:
+    """What is remembered of one model."""
+
+    __slots__ = ("asked_unused", "forced_window", "rebuilt", "reducer")
+
+    def __init__(self, reducer: Reducer) -> None:
+        self.reducer = reducer
+        self.rebuilt = False
+        self.asked_unused = False
+        self.forced_window = False
+
+
+def patch(
+    module: Any, worker: Worker, settings: Settings, verdicts: Verdicts, clock: Clock, effect: Effect
+) -> None:
+    """Patch `torch.nn.parallel.distributed`."""
+    ddp = module.DistributedDataParallel
+    torch = module.torch
+    watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
+    original_init, original_forward, original_hook = ddp.__init__, ddp._pre_forward, ddp.register_comm_hook
+    signature = inspect.signature(original_init)
+    grad_enabled, tensor = torch.is_grad_enabled, torch.Tensor
+
+    @functools.wraps(original_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        try:
+            call = signature.bind(self, *args, **kwargs) if worker.live else None
+        except TypeError:
+            call = None  # torch's own words
+        if call is None:
+            original_init(self, *args, **kwargs)
+            return
+        verdicts.learn_model(torch, call.arguments["module"], backend_of(module, call.arguments))
+        settings.over_ddp(call)
+        original_init(*call.args, **call.kwargs)
+        watch(self)
+
+    def watch(model: Any) -> Watched | None:
+        """Begin to observe a model; None where it has no C++ reducer that could be asked."""
+        if getattr(model, "_use_python_reducer", False):
+            # dynamo inlines this model's forward; a patched one would break the graph.
+            ddp._pre_forward = original_forward
+            return None
+        if model.logger is None:
+            return None
+        compiler.skip(_pre_forward)
+        state = watched[model] = Watched(effect.model_made(model))
+        return state
+
+    @functools.wraps(original_forward)
+    def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if not worker.live:
+            return original_forward(self, *inputs, **kwargs)
+        # A copied or unpickled model never ran __init__.
+        state = watched.get(self) or watch(self)
+        if state is None:
+            return original_forward(self, *inputs, **kwargs)
+        if not grad_enabled():
+            clock.evaluate()
+            return original_forward(self, *inputs, **kwargs)
+        if not self.require_backward_grad_sync and self.static_graph and first_window(state):
+            # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
+            self.require_backward_grad_sync = True
+        synced = self.require_backward_grad_sync
+        clock.forward(synced=synced)
+        count_samples(inputs, kwargs)
+        result = original_forward(self, *inputs, **kwargs)
+        if synced and state.reducer.prepared() and not state.asked_unused:
+            ask_unused(self, state)
+        if not state.rebuilt and self._has_rebuilt_buckets:
+            state.rebuilt = True
+            effect.publish()
+        return result
+
+    def first_window(state: Watched) -> bool:
+        """Whether no optimizer step has been made since this model began."""
+        if clock.steps == 0 and not worker.steps_owned:
+            if not state.forced_window:
+                verdicts.handled("static-graph-accumulation")
+                state.forced_window = True
+            return True
+        return False
+
+    def ask_unused(model: Any, state: Watched) -> None:
+        if state.reducer.count >= UNUSED_AFTER:
+            state.asked_unused = True
+            if model.find_unused_parameters and not model.static_graph and state.reducer.nothing_unused():
+                verdicts.learn_nothing_unused()
+
+    def count_samples(inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Samples: the first dimension of the first tensor. Tokens: the elements of a matrix of whole numbers."""
+        found = first_tensor(inputs, tensor) if inputs else first_tensor(kwargs.values(), tensor)
+        if found is not None and found.dim():
+            samples = found.size(0)
+            tokens = found.numel() if found.dim() == 2 and not found.is_floating_point() else 0
+            clock.count_samples(samples, tokens)
+
+    @functools.wraps(original_hook)
+    def register_comm_hook(self: Any, state: object, hook: Any) -> Any:
+        if worker.live:
+            verdicts.learn_hook(getattr(hook, "__name__", ""), module.dist.get_backend(self.process_group))
+        return original_hook(self, state, hook)
+
+    ddp.__init__ = __init__
+    ddp._pre_forward = _pre_forward
+    ddp.register_comm_hook = register_comm_hook
+
+
+def backend_of(module: Any, arguments: dict[str, Any]) -> str:
+    """The backend of the group a model is about to be wrapped for; empty where there is none."""
+    group = arguments.get("process_group")
+    return str(module.dist.get_backend(group)) if module.dist.is_initialized() else ""
+
+
+def first_tensor(values: Any, tensor: type) -> Any:
+    """The first tensor among values, or inside the first container among them."""
+    for value in values:
+        if isinstance(value, tensor):
+            return value
+    for value in values:
+        inner = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        )
+        for each in inner:
+            if isinstance(each, tensor):
+                return each
+    return None

@@ -1,0 +1,151 @@
+"""The DDP settings in effect, read back from the process group and from the DDP object.
+
+Why apart: what the resource asked for is known; what torch really runs with is what counts, and it is only in torch's
+objects. Must not: copy a value from the settings, or keep torch's objects alive.
+"""
+
+import weakref
+from typing import Any
+
+from ddpjob_api.codec import render
+from ddpjob_api.page import Fact, Slot
+from ddpjob_api.report import InEffect
+from ddpjob_api.spec import DDP
+from ddpjob_trainer.instrumentation.clock import Clock, monotonic
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.instrumentation.reducer import Reducer
+from ddpjob_trainer.worker import Worker
+
+MIB = 1024 * 1024
+MAX_BUCKETS = 64
+
+
+class Effect:
+    """What is known of the process group and of the first model that was wrapped."""
+
+    def __init__(self, worker: Worker, notices: Notices, clock: Clock) -> None:
+        self._worker = worker
+        self._notices = notices
+        self._clock = clock
+        self._c10d: Any = None
+        self._group: dict[str, Any] = {}
+        self._model: dict[str, Any] = {}
+        self._first: weakref.ref[Any] | None = None
+        self._reducers: list[Reducer] = []
+        """Of models that live; each is read a last time when its model goes."""
+        self._finished_count = 0
+        self._counts_collectives = True
+        notices.changed = self._publish_later
+
+    def group_made(self, c10d: Any) -> None:
+        """The default process group is there."""
+        self._c10d = c10d
+        page = self._worker.page
+        page[Slot.PROCESS_GROUP_AT] = monotonic()
+        page[Slot.WORLD_SIZE] = c10d.get_world_size()
+        self.publish()
+
+    def model_made(self, model: Any) -> Reducer:
+        """A DDP object is there."""
+        reducer = Reducer(self._worker, model)
+        self._reducers.append(reducer)
+        # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
+        weakref.finalize(model, self._model_goes, reducer).atexit = False
+        page = self._worker.page
+        page[Slot.DDP_AT] = monotonic()
+        page[Slot.DDP_MODELS] = self._clock.models = self._clock.models + 1
+        if self._first is None:
+            self._first = weakref.ref(model)
+            self.publish()
+        return reducer
+
+    def publish(self) -> None:
+        """Read everything back and put it on the page (`Fact.DDP`)."""
+        for reducer in self._reducers:
+            sizes = reducer.read()
+            if reducer is self._reducers[0] and sizes:
+                self._model["bucket_bytes"] = sizes[:MAX_BUCKETS]
+                self._worker.page[Slot.BUCKETS] = len(sizes)
+        model = self._first() if self._first is not None else None
+        if model is not None:
+            self._model.update(settings_of(model))
+        self._group = settings_of_group(self._c10d) or self._group
+        counts = [self._finished_count, *(reducer.count for reducer in self._reducers)]
+        found = InEffect(
+            **self._group,
+            **self._model,
+            gradient_accumulation_steps=self._clock.accumulation,
+            all_reduces=sum(counts) if self._first is not None else None,
+            overrides=tuple(self._notices.overrides),
+            warnings=tuple(self._notices.warnings),
+        )
+        self._worker.put_fact(Fact.DDP, render(found))
+
+    def collective_sequence(self) -> int:
+        """Collectives that the default group has begun; 0 where its backend does not count."""
+        group = self._c10d.GroupMember.WORLD if self._c10d is not None else None
+        if group is None or not self._counts_collectives:
+            return 0
+        try:
+            return int(group._get_sequence_number_for_group())
+        except RuntimeError:
+            self._counts_collectives = False
+            return 0
+
+    def finish(self) -> None:
+        """The program has ended."""
+        wanted = self._worker.settings
+        if self._first is None and self._clock.steps and self._c10d is not None and wanted != DDP():
+            self._notices.warn(
+                f"spec.ddp has no effect: the program made {self._clock.steps} optimizer steps and wrapped no model in "
+                "DistributedDataParallel"
+            )
+        self.publish()
+
+    def _model_goes(self, reducer: Reducer) -> None:
+        if not self._worker.live:
+            return
+        self.publish()
+        self._reducers.remove(reducer)
+        self._finished_count += reducer.count
+
+    def _publish_later(self) -> None:
+        """A notice that comes when training runs must not wait for the end."""
+        if self._clock.steps:
+            self.publish()
+
+
+def settings_of(model: Any) -> dict[str, Any]:
+    """A DDP object's own values."""
+    default_cap = getattr(model, "bucket_bytes_cap_default", False)
+    return {
+        "bucket_cap_mb": None if default_cap else model.bucket_bytes_cap / MIB,
+        "broadcast_buffers": bool(model.broadcast_buffers),
+        "find_unused_parameters": bool(model.find_unused_parameters),
+        "static_graph": bool(model.static_graph),
+        "gradient_as_bucket_view": bool(model.gradient_as_bucket_view),
+    }
+
+
+def settings_of_group(c10d: Any) -> dict[str, Any]:
+    """The default process group's values; nothing where it is gone."""
+    if c10d is None or not c10d.is_initialized():
+        return {}
+    group = c10d.GroupMember.WORLD
+    return {
+        "backend": c10d.get_backend(),
+        "timeout": timeout_of(group),
+        "world_size": c10d.get_world_size(),
+    }
+
+
+def timeout_of(group: Any) -> float | None:
+    """Seconds after which a collective of the group fails; None where its backend does not say (MPI)."""
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps the backend.
+        backend = getattr(backend, "wrapped_pg", backend)
+        options = getattr(backend, "options", None)
+        if options is not None:
+            return float(options._timeout.total_seconds())
+    return None

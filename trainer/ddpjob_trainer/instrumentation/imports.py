@@ -1,0 +1,82 @@
+"""Run a function right after a module was imported, whenever the program does so.
+
+Why apart: the one place that touches the import system. Must not: import the modules it waits for, or leave a trace on
+them (their loader is the real one again before their code runs).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Hook = Callable[[Any], None]
+
+
+class PostImport(MetaPathFinder):
+    """Hooks by module name. Stands first in `sys.meta_path` until the last one ran."""
+
+    def __init__(self, on_error: Callable[[str, Exception], None]) -> None:
+        """A hook that raises is given to `on_error` with its module's name; the program's import goes on."""
+        self._hooks: dict[str, Hook] = {}
+        self._on_error = on_error
+
+    def add(self, name: str, hook: Hook) -> None:
+        """Call `hook(module)` once, after the module's code and before anyone else sees the module."""
+        module = sys.modules.get(name)
+        if module is not None:
+            self._call(name, hook, module)
+            return
+        self._hooks[name] = hook
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def ran(self, module: ModuleType) -> None:
+        hook = self._hooks.pop(module.__name__, None)
+        if not self._hooks and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if hook is not None:
+            self._call(module.__name__, hook, module)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._hooks:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is self:
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = HookedLoader(spec.loader, self)
+                return spec
+        return None
+
+    def _call(self, name: str, hook: Hook, module: ModuleType) -> None:
+        try:
+            hook(module)
+        except Exception as error:
+            self._on_error(name, error)
+
+
+class HookedLoader(Loader):
+    """The real loader, and the hooks after it."""
+
+    def __init__(self, real: Loader, hooks: PostImport) -> None:
+        self._real = real
+        self._hooks = hooks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._real
+        module.__loader__ = self._real
+        self._real.exec_module(module)
+        self._hooks.ran(module)

@@ -1,0 +1,36 @@
+"""The end of each optimizer step, by torch's global hooks: counts, boundary, and the first reading of the settings.
+
+Why apart: one patched module, one file.
+"""
+
+from typing import Any
+
+from ddpjob_api.page import Slot
+from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.worker import Worker
+
+PUBLISHED_STEPS = (1, 3)
+"""After the first step; and after the third, when the buckets are rebuilt and the accumulation is known."""
+
+SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
+
+
+def patch(module: Any, worker: Worker, clock: Clock, effect: Effect) -> None:
+    """Register with `torch.optim.optimizer`."""
+    slots = worker.page.slots
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if worker.live:
+            clock.step_begins()
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not worker.live or not clock.step_ends(optimizer):
+            return
+        slots[SEQUENCE] = effect.collective_sequence()
+        if clock.steps in PUBLISHED_STEPS:
+            effect.publish()
+        clock.reach_boundary()
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)

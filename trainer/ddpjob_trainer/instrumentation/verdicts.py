@@ -1,0 +1,101 @@
+"""The rows of the rule table that need the running process, asked where their facts become known.
+
+Why apart: facts arrive one after another (backend, model, first steps), and a refusal must come before the first
+step. Must not: word anything; the sentences are the table's (`ddpjob_api.rules`).
+"""
+
+import dataclasses
+from typing import Any
+
+from ddpjob_api.codec import dotted
+from ddpjob_api.plan import plan
+from ddpjob_api.rules import Facts, Verdict, judge, message_of, rule
+from ddpjob_api.spec import Backend, Script, Spec
+from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.worker import Worker
+
+
+class Verdicts:
+    """What is known so far, and what follows."""
+
+    def __init__(self, worker: Worker, notices: Notices) -> None:
+        spec = Spec(
+            nodes=worker.nodes,
+            processes_per_node=worker.processes_per_node,
+            task=worker.task,
+            script=None if worker.task else Script(args=("program",)),
+            ddp=worker.settings,
+        )
+        self._facts = Facts(name=worker.job, spec=spec, plan=plan(spec), accelerator_present=False)
+        self._notices = notices
+
+    def learn_backend(self, torch: Any, backend: Backend) -> None:
+        """The process group is about to be made with a backend that the resource names.
+
+        Raises:
+            Refused: it is not there, or its device is not.
+        """
+        self._know(
+            plan=dataclasses.replace(self._facts.plan, backend=backend),
+            accelerator_present=device_seen(torch, backend),
+            backend_available=torch.distributed.is_backend_available(backend.torch_name),
+        )
+
+    def learn_model(self, torch: Any, model: Any, backend: str) -> None:
+        """A model is about to be wrapped; `backend` is the process group's, as torch calls it.
+
+        Raises:
+            Refused: the model cannot be trained on its device.
+        """
+        on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+        kind = torch.nn.SyncBatchNorm
+        known = {member.torch_name: member for member in Backend}
+        self._know(
+            plan=dataclasses.replace(self._facts.plan, backend=known.get(backend, self._facts.plan.backend)),
+            accelerator_present=not on_cpu or self._facts.accelerator_present,
+            has_buffers=any(True for _ in model.buffers()),
+            sync_batch_norm_on_cpu=on_cpu
+            and any(isinstance(part, kind) and part.training for part in model.modules()),
+        )
+
+    def learn_hook(self, name: str, backend: str) -> None:
+        """A communication hook is about to be registered.
+
+        Raises:
+            Refused: the backend cannot carry it.
+        """
+        self._know(bf16_hook_on_gloo=name.startswith("bf16_compress") and backend == "gloo")
+
+    def learn_nothing_unused(self) -> None:
+        """Unused parameters were looked for in some steps, and there were none."""
+        self._know(nothing_unused=True)
+
+    def handled(self, identity: str) -> None:
+        """We did what the row of this name promises."""
+        row = rule(identity)
+        self._notices.warn(f"{dotted(row.path)}: {message_of(row)}")
+
+    def _know(self, **facts: Any) -> None:
+        self._facts = dataclasses.replace(self._facts, **facts)
+        for finding in judge(self._facts):
+            sentence = f"{dotted(finding.path)}: {finding.message}"
+            if finding.verdict is Verdict.REFUSE:
+                raise Refused(sentence)
+            if finding.verdict is Verdict.WARN:
+                self._notices.warn(sentence)
+
+
+def device_seen(torch: Any, backend: Backend) -> bool:
+    """Whether torch sees a device of the kind this backend is for; CPUs count for Gloo and MPI as none."""
+    devices = {
+        Backend.NCCL: ("cuda",),
+        Backend.XCCL: ("xpu",),
+        Backend.HCCL: ("npu", "hpu"),
+        Backend.CNCL: ("mlu",),
+    }
+    for device in devices.get(backend, ()):
+        module = getattr(torch, device, None)
+        if module is not None and module.is_available():
+            return True
+    return False

@@ -1,0 +1,59 @@
+"""Which line of the program is meant: the innermost one that is the user's own.
+
+Why apart: overrides, errors and refusals point at the same kind of place.
+"""
+
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType, TracebackType
+
+PACKAGES = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
+)
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def caller() -> str:
+    """`file:line` of the user's code that called into what called this."""
+    frame: FrameType | None = sys._getframe(1)
+    outermost = frame
+    while frame is not None:
+        if is_users(frame.f_code, frame.f_globals.get("__name__")):
+            return spot(frame.f_code.co_filename, frame.f_lineno)
+        if not frame.f_code.co_filename.startswith((OURS, "<frozen")):
+            outermost = frame
+        frame = frame.f_back
+    return spot(outermost.f_code.co_filename, outermost.f_lineno) if outermost is not None else "?"
+
+
+def raised_at(trace: TracebackType | None) -> str:
+    """`file:line` of the innermost user's code in a traceback; the innermost of all where none is the user's."""
+    users = last = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        last = spot(code.co_filename, trace.tb_lineno)
+        if is_users(code, trace.tb_frame.f_globals.get("__name__")):
+            users = last
+        trace = trace.tb_next
+    return users or last
+
+
+def is_users(code: CodeType, module: object) -> bool:
+    """A file outside of Python's own folders and of ours, or the program itself, wherever it is installed."""
+    name = code.co_filename
+    if name.startswith("<"):
+        return module == "__main__"
+    path = os.path.realpath(name)
+    if path.startswith(OURS):
+        return False
+    return module == "__main__" or not path.startswith(PACKAGES)
+
+
+def spot(filename: str, line: int) -> str:
+    """Relative where it lies below the working directory."""
+    if not filename.startswith("<"):
+        below = os.path.relpath(filename)
+        filename = filename if below.startswith(os.pardir) else below
+    return f"{filename}:{line}"

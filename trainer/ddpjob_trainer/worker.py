@@ -1,0 +1,209 @@
+"""The process as a rank of a job: what the launcher told it, and the page through which it answers.
+
+Why apart: bootstrap, instrumentation and our own loop ask the same questions ("which settings, which generation, where
+is the page"), and a program that is not part of a job gets `None` for an answer. Must not: import torch at its own
+import (a script without torch pays nothing), or start a thread.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ddpjob_api.codec import Invalid, load
+from ddpjob_api.names import WorkerEnv
+from ddpjob_api.page import Fact, Slot, WorkerState
+from ddpjob_api.spec import DDP, Backend, Task
+from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.page import Page
+
+T = TypeVar("T")
+MAX_RESULTS = 32
+MAX_RESULT_NAME = 64
+MAX_RESULT_TEXT = 256
+
+
+class Worker:
+    """One rank of a running job."""
+
+    def __init__(self, page: Page, environment: Mapping[str, str]) -> None:
+        """
+        Raises:
+            Refused: the launcher's environment cannot be read (another version of DDPJob).
+        """
+        self.page = page
+        self.settings = settings_in(environment)
+        """`spec.ddp`; its backend is Auto where the resource does not name one."""
+
+        self.task = task_in(environment)
+        """`spec.task`; None in script mode."""
+
+        self.job = environment.get(WorkerEnv.JOB_NAME, "job")
+        self.rank = int(environment.get("RANK", "0"))
+        self.local_rank = int(environment.get("LOCAL_RANK", "0"))
+        self.nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
+        self.processes_per_node = int(environment.get("LOCAL_WORLD_SIZE", "1"))
+        self.generation = int(environment.get(WorkerEnv.GENERATION, "0"))
+        resume = environment.get(WorkerEnv.RESUME_STEP)
+        self.resume_step: int | None = int(resume) if resume else None
+
+        self.live = True
+        """False in a forked child: what was patched then behaves as if it were not."""
+
+        self.steps_owned = False
+        self.stop_callbacks: list[Callable[[], object]] = []
+        self.exit_callbacks: list[Callable[[], None]] = []
+        """Run once when the program has ended and its own exit handlers are done."""
+
+        self._facts: dict[str, Any] = {}
+        self._result: dict[str, Any] = {}
+
+    @property
+    def backend(self) -> Backend:
+        """The backend to initialise the process group with, never Auto: that follows the accelerator torch sees."""
+        chosen = self.settings.backend
+        return accelerator_backend() if chosen is Backend.AUTO else chosen
+
+    def own_steps(self) -> None:
+        """The caller counts steps, samples, tokens, loss and phases and reaches the step boundaries itself.
+
+        The instrumentation then writes none of these; it goes on with micro-batches, backward passes, all-reduces,
+        the reducer's clock and the settings in effect.
+        """
+        self.steps_owned = True
+
+    def put_fact(self, fact: Fact, value: Any) -> None:
+        """Publish one fact, a value of JSON, beside the others.
+
+        Raises:
+            ValueError: the facts do not fit into the page.
+        """
+        self._facts[fact.value] = value
+        self.page.put_facts(self._facts)
+
+    def report(self, values: Mapping[str, object]) -> None:
+        """Merge values into `Fact.RESULT`; bounds and errors as `ddpjob_trainer.report`."""
+        merged = {
+            **self._result,
+            **{result_name(name): scalar(name, value) for name, value in values.items()},
+        }
+        if len(merged) > MAX_RESULTS:
+            raise ValueError(f"report: {len(merged)} values; a job's result holds {MAX_RESULTS}")
+        self._result = merged
+        self.put_fact(Fact.RESULT, merged)
+
+    def say(self, message: str) -> None:
+        """One line in the job's log, from one rank per node; the launcher adds the rank."""
+        if self.local_rank == 0:
+            print(f"[ddpjob] {message}", file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Publish what is only known at the end."""
+        callbacks, self.exit_callbacks = self.exit_callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+_current: Worker | None = None
+
+
+def current() -> Worker | None:
+    """The rank this process is; None in a program that no launcher started, and in every child of a rank."""
+    return _current
+
+
+def start(environment: Mapping[str, str]) -> Worker | None:
+    """Become the rank that the launcher's environment describes; None where it describes none, or another process.
+
+    Raises:
+        Refused: as `Worker`.
+        BadPage: the page is of another version.
+        OSError: the page cannot be opened.
+    """
+    global _current
+    path, owner = environment.get(WorkerEnv.PAGE), environment.get(WorkerEnv.WORKER_PID)
+    if not path or (owner and owner != str(os.getpid())):
+        return None
+    worker = Worker(Page(Path(path), create=True), environment)
+    # A spawned or executed child inherits this and finds a pid that is not its own.
+    os.environ[WorkerEnv.WORKER_PID] = str(os.getpid())
+    wanted = worker.settings.gradient_accumulation_steps
+    if wanted is not None:
+        os.environ[WorkerEnv.GRADIENT_ACCUMULATION_STEPS] = str(wanted)
+    slots = worker.page.slots
+    slots[Slot.PID] = os.getpid()
+    slots[Slot.GENERATION] = worker.generation
+    slots[Slot.RANK] = worker.rank
+    slots[Slot.STARTED_AT] = time.monotonic()
+    slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = worker.resume_step or 0
+    for unknown in (Slot.LOSS, Slot.GRAD_NORM, Slot.LEARNING_RATE):
+        slots[unknown] = math.nan
+    slots[Slot.STATE] = WorkerState.STARTED
+    _current = worker
+    os.register_at_fork(after_in_child=_leave)
+    return worker
+
+
+def _leave() -> None:
+    """In a forked child: not a rank, and never writing to its parent's page."""
+    global _current
+    if _current is not None:
+        _current.live = False
+    _current = None
+
+
+def settings_in(environment: Mapping[str, str]) -> DDP:
+    return read(DDP, environment.get(WorkerEnv.SETTINGS, "{}"), "ddp")
+
+
+def task_in(environment: Mapping[str, str]) -> Task | None:
+    text = environment.get(WorkerEnv.TASK)
+    return read(Task, text, "task") if text else None
+
+
+def read(kind: type[T], text: str, field: str) -> T:
+    try:
+        return load(kind, json.loads(text), ("spec", field))
+    except (Invalid, ValueError) as error:
+        raise Refused(f"{error}; launcher and trainer are of different versions of DDPJob") from error
+
+
+def accelerator_backend() -> Backend:
+    """What `Auto` means on this machine."""
+    import torch
+
+    if torch.cuda.is_available():
+        return Backend.NCCL
+    if torch.xpu.is_available():
+        return Backend.XCCL
+    for device, backend in (("npu", Backend.HCCL), ("hpu", Backend.HCCL), ("mlu", Backend.CNCL)):
+        plugin = getattr(torch, device, None)
+        if plugin is not None and plugin.is_available():
+            return backend
+    return Backend.GLOO
+
+
+def result_name(name: str) -> str:
+    if len(name) > MAX_RESULT_NAME:
+        raise ValueError(
+            f"report: the name {name[:20]}… has {len(name)} characters; at most {MAX_RESULT_NAME}"
+        )
+    return name
+
+
+def scalar(name: str, value: object) -> object:
+    """`value` as JSON has it; what is not finite becomes its name, because JSON has no number for it."""
+    item = getattr(value, "item", None)
+    if callable(item):
+        value = item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str) and len(value) > MAX_RESULT_TEXT:
+        raise ValueError(f"report: {name} is a text of {len(value)} characters; at most {MAX_RESULT_TEXT}")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"report: {name} is a {type(value).__name__}; give a number, a string, a boolean or None")

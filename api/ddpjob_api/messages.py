@@ -78,6 +78,8 @@ class Reject:
     """Coordinator: why the launcher may not join."""
 
     message: str = limited(max_length=512)
+    replaced: bool = False
+    """A newer incarnation has this index, so this launcher must end; obeyed only after the coordinator's Welcome."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,6 +113,42 @@ def test_a_service_address_works_between_pods_of_one_node(cluster: Cluster) -> N
         assert cluster.kubectl("logs", "client", "-n", namespace).endswith("hello\n")
 
 
+@pytest.mark.slow
+def test_a_network_policy_is_enforced(cluster: Cluster) -> None:
+    cluster.enforce_network_policies()
+    image = cluster.images.operator
+    listen = "import socket; s = socket.create_server(('', 8000))\nwhile True: s.accept()"
+    call = (
+        "import socket, sys, time\n"
+        "for attempt in range(30):\n"
+        "    try: socket.create_connection((sys.argv[1], 8000), 2); print('reached', flush=True)\n"
+        "    except OSError: print('stopped', flush=True)\n"
+        "    time.sleep(1)\n"
+    )
+    with cluster.namespace() as namespace:
+        policy = {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "closed"},
+        }
+        allowed = {"from": [{"podSelector": {"matchLabels": {"app": "friend"}}}]}
+        policy["spec"] = {"podSelector": {"matchLabels": {"app": "server"}}, "ingress": [allowed]}
+        cluster.apply(policy, pod("server", image, listen, nodeName=cluster.nodes[0]), namespace=namespace)
+        cluster.wait("pod/server", "condition=Ready", namespace=namespace)
+        address = cluster.get("pod", "server", namespace=namespace)["status"]["podIP"]
+        for name in ("friend", "stranger"):
+            caller = pod(name, image, call, nodeName=cluster.nodes[1])
+            caller["spec"]["containers"][0]["command"].append(address)
+            cluster.apply(caller, namespace=namespace)
+
+        def said(name: str, word: str) -> bool:
+            lines = cluster.kubectl("logs", name, "-n", namespace, check=False).splitlines()
+            return lines[-3:] == [word] * 3  # a new pod is unknown to the firewall for a moment
+
+        for name, word in (("friend", "reached"), ("stranger", "stopped")):
+            eventually(lambda: said(name, word), timeout=40, describe=f"{name} {word}")  # noqa: B023
+
+
 def test_a_fake_node_runs_a_pod_that_asks_for_gpus(cluster: Cluster) -> None:
     cluster.add_fake_node("gpu-node")
     try:

@@ -219,6 +219,10 @@ class Cluster:
         finally:
             self.provider.start_api_server()
 
+    def enforce_network_policies(self) -> None:
+        """From now on NetworkPolicy objects have effect, on all of the cluster and for its life."""
+        self.provider.enforce_network_policies()
+
     def containers_of(self, pod: str, *, namespace: str) -> list[Process]:
         """All processes in the pod's containers, oldest first (the first is the container's PID 1).
 

@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
 
-from . import binaries, images, process
+from . import images, process
+from .binaries import KUBERNETES
 from .errors import CannotRun
 from .process import Process
 from .shell import run
@@ -103,6 +104,9 @@ class Context:
     def start_api_server(self) -> None:
         self._refuse("start the API server")
 
+    def enforce_network_policies(self) -> None:
+        """Its network does or does not; the test will show."""
+
     def shared_directory(self, name: str) -> str:
         self._refuse("share a folder between nodes")
 
@@ -113,4 +117,4 @@ class Context:
 def on_path_or_built(name: str) -> Path:
     """The user's kubectl, helm or kwok; built where there is none."""
     found = shutil.which(name)
-    return Path(found) if found else binaries.ensure([name]) / name
+    return Path(found) if found else KUBERNETES.ensure([name]) / name

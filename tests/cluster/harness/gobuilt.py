@@ -11,7 +11,8 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
-from . import binaries, node, packages, paths, process, residue, slot
+from . import node, packages, paths, process, residue, slot
+from .binaries import KUBERNETES, NETWORK_POLICY
 from .control import ControlPlane, create_network, spawn
 from .errors import CannotRun, Unhealthy
 from .images import PodmanBuilder, registry_config
@@ -37,7 +38,7 @@ class GoBuilt:
             return f"network namespaces are Linux's; this is {platform.system()}"
         if os.geteuid() != 0:
             return "not root, which network namespaces and containerd need"
-        return packages.missing() or binaries.missing()
+        return packages.missing() or KUBERNETES.missing()
 
     @property
     def place(self) -> Slot:
@@ -58,7 +59,7 @@ class GoBuilt:
 
     def tool(self, name: str) -> Path:
         """The path of kubectl or helm."""
-        return binaries.folder() / name
+        return KUBERNETES.folder() / name
 
     def is_up(self) -> bool:
         """Whether this clone holds a slot."""
@@ -73,8 +74,8 @@ class GoBuilt:
         say(f"the cluster needs up to {needed:.0f} GB more in {paths.cache()}")
         paths.require_disk(needed, "the cluster")
         packages.ensure()
-        programs = binaries.ensure()
-        place = self._held = slot.claim(binaries.key())
+        programs = KUBERNETES.ensure()
+        place = self._held = slot.claim(KUBERNETES.key())
         with slot.locked(place.name):
             if self.healthy():
                 say(f"the cluster in slot {place.number} is up")
@@ -108,7 +109,7 @@ class GoBuilt:
     def healthy(self) -> bool:
         """Whether all processes of the record run, from current binaries, and both nodes are Ready."""
         owner = slot.read_owner(self.place.number)
-        if not owner or not owner.processes or owner.binaries != binaries.key():
+        if not owner or not owner.processes or owner.binaries != KUBERNETES.key():
             return False
         if not all(p.alive for p in owner.processes):
             return False
@@ -167,6 +168,17 @@ class GoBuilt:
         if self._control().api_server() is None:
             self._control().start_api_server()
 
+    def enforce_network_policies(self) -> None:
+        """Start kube-router's firewall on every node; it stays for the life of the cluster."""
+        program = NETWORK_POLICY.ensure() / "kube-router"
+        place = self.place
+        with slot.locked(place.name):
+            owner = slot.read_owner(place.number)
+            running = {p.name for p in owner.processes if p.alive} if owner else set()
+            for one in place.nodes:
+                if (name := f"kube-router-{one.index}") not in running:
+                    spawn(place, name, one.inside(program, *_firewall(place, one.name)))
+
     def shared_directory(self, name: str) -> str:
         """A folder that is the same on all nodes, writable for every user."""
         folder = self.place.run / "volumes" / name
@@ -175,7 +187,7 @@ class GoBuilt:
         return str(folder)
 
     def _control(self) -> ControlPlane:
-        return ControlPlane(place=self.place, binaries=binaries.folder())
+        return ControlPlane(place=self.place, binaries=KUBERNETES.folder())
 
     def _builder(self) -> PodmanBuilder:
         return PodmanBuilder(f"{self.place.gateway}:5000")
@@ -184,7 +196,7 @@ class GoBuilt:
         with step(f"removing leftovers of slot {place.number}"):
             self._stop(place)
         slot.write_owner(
-            place.number, slot.Owner(clone=str(paths.CLONE), root=str(place.root), binaries=binaries.key())
+            place.number, slot.Owner(clone=str(paths.CLONE), root=str(place.root), binaries=KUBERNETES.key())
         )
         for folder in (place.run, place.logs, place.sockets, *(n.root for n in place.nodes)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -225,10 +237,23 @@ class GoBuilt:
         slot.write_owner(place.number, None)
 
 
+def _firewall(place: Slot, node_name: str) -> list[str]:
+    return [
+        f"--kubeconfig={place.kubeconfig}",
+        f"--hostname-override={node_name}",
+        f"--service-cluster-ip-range={place.services}",
+        "--run-firewall=true",
+        "--run-router=false",
+        "--run-service-proxy=false",
+        "--run-loadbalancer=false",
+        "--health-port=0",
+    ]
+
+
 def _disk_needed_gb() -> float:
     """What is not in the cache yet: Go's modules and binaries 8, builder and registry 9, image stores 7 each."""
     place = slot.mine() or Slot(number=0, root=paths.cache() / "slots" / "0")
     warm = [one for one in place.nodes if (one.root / "io.containerd.metadata.v1.bolt").exists()]
-    total = 0.0 if binaries.cached() else 8.0
+    total = 0.0 if KUBERNETES.cached() else 8.0
     total += 0.0 if (paths.cache() / "registry").exists() else 9.0
     return total + 7.0 * (slot.NODES - len(warm)) + 1.0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import binaries, images, paths, process, slot
+from .binaries import KUBERNETES
 from .context import on_path_or_built
 from .errors import CannotRun
 from .process import Process
@@ -150,6 +151,9 @@ class Kind:
         )
         run(self.tool("kubectl"), f"--kubeconfig={self.kubeconfig}", "get", "--raw", "/readyz", timeout=120)
 
+    def enforce_network_policies(self) -> None:
+        """kind's own network does (since kind 0.24)."""
+
     def shared_directory(self, name: str) -> str:
         folder = self._folder / "shared" / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,11 +168,11 @@ class Kind:
         owner = slot.read_owner(self._record)
         if owner and any(p.alive for p in owner.processes):
             return
-        if not binaries.cached(["kwok"]) and binaries.missing():
+        if not KUBERNETES.cached(["kwok"]) and KUBERNETES.missing():
             raise CannotRun(
-                "KWOK, which plays nodes with GPUs, must be built, and " + str(binaries.missing())
+                "KWOK, which plays nodes with GPUs, must be built, and " + str(KUBERNETES.missing())
             )
-        program = binaries.ensure(["kwok"]) / "kwok"
+        program = KUBERNETES.ensure(["kwok"]) / "kwok"
         flags = [
             "--manage-all-nodes=false",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
@@ -183,7 +187,7 @@ class Kind:
         ]
         one = process.start("kwok", argv, self._folder / "kwok.log")
         record = slot.Owner(
-            clone=str(paths.CLONE), root=str(self._folder), binaries=binaries.key(), processes=(one,)
+            clone=str(paths.CLONE), root=str(self._folder), binaries=KUBERNETES.key(), processes=(one,)
         )
         slot.write_owner(self._record, record)
 

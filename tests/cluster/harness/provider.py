@@ -68,6 +68,10 @@ class Provider(Protocol):
 
     def start_api_server(self) -> None: ...
 
+    def enforce_network_policies(self) -> None:
+        """From now on NetworkPolicy objects have effect."""
+        ...
+
     def shared_directory(self, name: str) -> str:
         """A folder that is the same on all nodes and writable for everyone."""
         ...

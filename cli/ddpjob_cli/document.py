@@ -234,6 +234,6 @@ def put(value: object, path: Path, new: object, option: str) -> object:
     if not path:
         return new
     if value is not None and not isinstance(value, Mapping):
-        raise Unusable(f"{option}: there is no object at {path[0]} that could have such a field")
+        raise Unusable(f"{option}: what is around {path[0]} is no object, so it cannot have fields")
     known: Mapping[Any, Any] = value or {}
     return {**known, path[0]: put(known.get(path[0]), path[1:], new, option)}

@@ -6,13 +6,12 @@ Why apart: a pure function of the spec and of where things are, so that it can b
 import dataclasses
 import json
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_api.codec import render
-from ddpjob_api.names import LauncherEnv, host_name, is_reserved_env
+from ddpjob_api.names import LauncherEnv, is_reserved_env
 from ddpjob_api.plan import plan
 from ddpjob_api.spec import DDPJob, Placement, Ports, Resources, Spec
 from ddpjob_cli.errors import RefusedJob
@@ -41,7 +40,10 @@ def launcher_environment(
     incarnation: int,
     inherited: Mapping[str, str],
 ) -> dict[str, str]:
-    """All variables of one launcher. What the user's shell exports stays, but for the launcher's own names."""
+    """All variables of one launcher. What the user's shell exports stays, but for the launcher's own names.
+
+    No pod is named: a launcher without one knows that no operator stands behind it, and ends what cannot begin.
+    """
     ours = {
         LauncherEnv.NAME: job.metadata.name,
         LauncherEnv.NAMESPACE: job.metadata.namespace,
@@ -59,9 +61,6 @@ def launcher_environment(
         LauncherEnv.RUN_DIR: str(paths.run),
         LauncherEnv.CHECKPOINT_DIR: str(paths.checkpoints),
         LauncherEnv.TERMINATION_LOG: str(paths.termination),
-        LauncherEnv.POD_NAME: host_name(job.metadata.name, node),
-        LauncherEnv.POD_UID: f"{run_id}-{node}",
-        LauncherEnv.HOST_NODE: platform.node(),
     }
     base = {name: value for name, value in inherited.items() if not is_reserved_env(name)}
     given = {**base, **variables(job.spec, inherited)}

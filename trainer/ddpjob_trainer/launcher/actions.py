@@ -20,6 +20,8 @@ class Refuse:
 
     link: int
     message: str
+    replaced: bool = False
+    """The peer was admitted and must end now, for good."""
 
 
 @dataclass(frozen=True)

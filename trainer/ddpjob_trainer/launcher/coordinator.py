@@ -119,6 +119,13 @@ class Coordinator:
             self.actions.append(Refuse(link, refusal))
             return self.settle(now)
         self.actions.append(Admit(link))
+        newest = self.successor(hello)
+        if newest is not None:
+            text = (
+                f"incarnation {hello.incarnation} of node {hello.node} was replaced by incarnation {newest}"
+            )
+            self.actions.append(Refuse(link, text, replaced=True))
+            return self.settle(now)
         if self.final is not None:
             self.members.by_node[hello.node] = Member(hello=hello, link=link)
             self.release(self.members.by_node[hello.node])
@@ -127,7 +134,7 @@ class Coordinator:
         if known is not None and replaces(hello, known) and not known.settled:
             self.say(f"{who(hello)} replaces its predecessor, which is asked to stop first")
             if known.parked is not None:
-                self.actions.append(Refuse(known.parked[0], "a newer incarnation has come"))
+                self.actions.append(Refuse(known.parked[0], "a newer incarnation has come", replaced=True))
             known.parked = (link, hello)
             self.leave(now, known)
             return self.settle(now)
@@ -199,17 +206,15 @@ class Coordinator:
             return f"node {hello.node} is not of this job, which has nodes 0 to {self.settings.nodes - 1}"
         if hello.term > self.term:
             return f"this coordinator's term {self.term} is over; you have obeyed term {hello.term}"
-        known = self.members.get(hello.node)
-        if known is not None and hello.incarnation < known.hello.incarnation:
-            return (
-                f"incarnation {hello.incarnation} of node {hello.node} was replaced by incarnation "
-                f"{known.hello.incarnation}; this launcher must end"
-            )
-        if known is not None and known.parked is not None:
-            waiting = known.parked[1].incarnation
-            if known.hello.incarnation < hello.incarnation < waiting:
-                return f"incarnation {hello.incarnation} of node {hello.node} was replaced by {waiting}"
         return None
+
+    def successor(self, hello: Hello) -> int | None:
+        """The incarnation that has taken this one's place, if one has."""
+        known = self.members.get(hello.node)
+        if known is None or hello.incarnation == known.hello.incarnation:
+            return None
+        newest = known.parked[1].incarnation if known.parked is not None else known.hello.incarnation
+        return newest if hello.incarnation < newest else None
 
     def enter(self, now: float, link: int, hello: Hello) -> None:
         """A launcher takes its index."""

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_api.exits import Exit
@@ -21,7 +21,12 @@ from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
-from ddpjob_trainer.launcher.timing import KILL_SECONDS, STACKS_SECONDS
+from ddpjob_trainer.launcher.timing import (
+    KILL_SECONDS,
+    ORPHAN_LOOK_SECONDS,
+    ORPHAN_LOOKS,
+    STACKS_SECONDS,
+)
 from ddpjob_trainer.page import Page
 
 
@@ -60,7 +65,9 @@ class Crew:
         sink: Sink,
         oom: OomCounter,
         on_exit: Callable[["Crew", WorkerExit], None],
+        keep: Callable[[Coroutine[None, None, None]], object],
     ) -> None:
+        """Nothing is started yet; `keep` runs a coroutine beside and takes its errors."""
         self.generation = start.generation
         self.stop_asked = False
         """A stop step was named."""
@@ -73,7 +80,7 @@ class Crew:
         self._sink = sink
         self._oom = oom
         self._on_exit = on_exit
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._keep = keep
         self.workers: list[Worker] = []
 
     def begin(self, environ: Mapping[str, str]) -> None:
@@ -100,9 +107,7 @@ class Crew:
             if worker.process is None:
                 loop.call_soon(self._not_started, worker, error)
             else:
-                task = loop.create_task(self._watch(worker, worker.process))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._keep(self._watch(worker, worker.process))
 
     # words to the workers
 
@@ -150,8 +155,13 @@ class Crew:
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.send_group(signal.SIGKILL)
+        # An orphan appears only when its parent is gone, which takes a moment after the signal.
+        for _ in range(ORPHAN_LOOKS):
+            if not self._children.kill_orphans():
+                break
+            await asyncio.sleep(ORPHAN_LOOK_SECONDS)
+        await self.drain()
         self._children.kill_orphans()
-        await asyncio.gather(*(pump.drain() for worker in self.workers for pump in worker.pumps))
         for worker in self.workers:
             for pump in worker.pumps:
                 pump.close()

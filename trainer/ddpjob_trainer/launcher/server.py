@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from ddpjob_api.messages import BEAT_SECONDS, PROTOCOL, Challenge, Hello, Reject, Welcome, prove
 from ddpjob_trainer.launcher.actions import Action, Admit, Close, Refuse, Say, Send
@@ -23,12 +23,21 @@ MAX_STRANGERS = 64
 class Server:
     """Listens for launchers and keeps the coordinator going."""
 
-    def __init__(self, core: Coordinator, token: bytes, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        core: Coordinator,
+        token: bytes,
+        *,
+        say: Callable[[str], None],
+        on_bug: Callable[[BaseException], None],
+    ) -> None:
+        """Nothing is opened yet; `on_bug` gets what no peer should be able to cause."""
         self.core = core
         self.dropped = 0
         """Peers that did not prove themselves."""
         self._token = token
         self._say = say
+        self._on_bug = on_bug
         self._links = itertools.count(1)
         self._peers: dict[int, Lines] = {}
         self._hellos: dict[int, Hello] = {}
@@ -36,6 +45,7 @@ class Server:
         self._strangers = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str | None, port: int) -> None:
         """Listen.
@@ -45,14 +55,14 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, host, port)
-        self._keep(self._clock())
+        self._ticking = self._keep(self._clock())
 
     async def close(self) -> None:
         """Stay until every launcher has gone (bounded), then stop listening."""
         loop = asyncio.get_running_loop()
         end = loop.time() + FINISH_SECONDS
-        while self._peers and loop.time() < end:
-            await asyncio.sleep(0.02)
+        while self._tasks - {self._ticking} and loop.time() < end:
+            await asyncio.wait(self._tasks - {self._ticking}, timeout=end - loop.time())
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -158,19 +168,26 @@ class Server:
                             self._token, "coordinator", self._hellos[link].nonce, self._nonces[link]
                         )
                         self._peers[link].send(Welcome(proof=proof, term=self.core.term))
-                case Refuse(link, text):
+                case Refuse(link, text, replaced):
                     self._say(f"refused: {text}")
                     if link in self._peers:
-                        self._peers[link].send(Reject(message=text[:512]))
+                        self._peers[link].send(Reject(message=text[:512], replaced=replaced))
                         self._peers[link].close()
                 case Close(link):
                     if link in self._peers:
                         self._peers[link].close()
 
-    def _keep(self, work: "asyncio.Future[None] | object") -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+    def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_bug(error)
 
     @staticmethod
     def _now() -> float:

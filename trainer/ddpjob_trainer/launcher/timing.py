@@ -24,11 +24,18 @@ PAUSE_SETTLE_SECONDS = 0.01
 """Between writing the pause word and reading the boundaries: longer than a worker's store-then-load."""
 STOP_FRACTION = 0.5
 """Part of the grace period that workers have to reach the stop step; the rest is for SIGTERM and SIGKILL."""
+KILL_FRACTION = 0.85
+"""By then workers of a soft stop are killed."""
+LEAVE_FRACTION = 0.95
+"""By then a launcher that was told to go goes, before the kubelet kills it."""
 
 STACKS_SECONDS = 0.1
 """Between asking for stacks and SIGTERM, which the kernel would deliver first."""
 KILL_SECONDS = 30.0
 """A process that is not gone this long after SIGKILL sits in the kernel; its launcher gives up."""
+ORPHAN_LOOKS = 50
+ORPHAN_LOOK_SECONDS = 0.02
+"""How often, and how far apart, adopted processes of an ended crew are looked for until none is left."""
 DRAIN_SECONDS = 2.0
 """How long the output of an ended worker may stay open in the hands of its children."""
 FLUSH_SECONDS = 5.0

@@ -1,0 +1,78 @@
+"""`python -m ddpjob_trainer.launcher`: PID 1 of a pod.
+
+Why apart: the way out. Whatever happens, the termination message is written, the output is flushed, and the exit code
+is the message's. Must not: hold any logic of the job (`node.py`).
+"""
+
+import asyncio
+import os
+import sys
+import traceback
+
+from ddpjob_api.exits import Exit
+from ddpjob_api.messages import PROTOCOL
+from ddpjob_api.report import Outcome, TerminationMessage
+from ddpjob_trainer.launcher import termination
+from ddpjob_trainer.launcher.config import Config, Unusable, read, termination_log
+from ddpjob_trainer.launcher.node import Launcher, PortTaken
+from ddpjob_trainer.launcher.output import Sink
+
+
+def main() -> int:
+    """Run the launcher; returns its exit code."""
+    path = termination_log(os.environ)
+    try:
+        config = read(os.environ)
+    except Unusable as error:
+        return leave(path, last_words(Outcome.REFUSED, Exit.REFUSED, str(error), config=None))
+    try:
+        message = asyncio.run(launch(config))
+    except PortTaken as error:
+        message = last_words(Outcome.FAILED, 1, str(error), config=config)
+    except Exception as error:
+        traceback.print_exc()
+        text = f"the launcher itself failed, which is a bug: {type(error).__name__}: {error}"
+        message = last_words(Outcome.FAILED, 1, text, config=config)
+    else:
+        termination.write(path, message, complain)
+        return message.exit_code
+    return leave(path, message)
+
+
+async def launch(config: Config) -> TerminationMessage:
+    sink = Sink(asyncio.get_running_loop())
+    try:
+        return await Launcher(config, sink).run()
+    finally:
+        sink.flush()
+
+
+def last_words(outcome: Outcome, code: int, text: str, *, config: Config | None) -> TerminationMessage:
+    return TerminationMessage(
+        protocol=PROTOCOL,
+        outcome=outcome,
+        exit_code=int(code),
+        node=config.node if config is not None else 0,
+        term=0,
+        generation=config.generation if config is not None else 0,
+        restarts=config.restarts if config is not None else 0,
+        disruptions=config.disruptions if config is not None else 0,
+        message=termination.clip(text, 1024),
+    )
+
+
+def leave(path: "os.PathLike[str]", message: TerminationMessage) -> int:
+    """Say why, leave the message."""
+    complain(message.message)
+    from pathlib import Path
+
+    termination.write(Path(path), message, complain)
+    return message.exit_code
+
+
+def complain(text: str) -> None:
+    print(f"[ddpjob] {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Prometheus text from the pages of this node's ranks (names and help: `ddpjob_api.metrics`).
+
+Why apart: a scrape reads pages and touches no worker. Counters go on across generations: what earlier workers of this
+pod counted is kept and added. The text format is written here, so that the launcher needs no client library.
+Must not: keep a page open, or invent a metric that `metrics.METRICS` does not have.
+"""
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ddpjob_api import __version__, metrics
+from ddpjob_api.metrics import Metric, MetricKind
+from ddpjob_api.page import Phase, Slot, WorkerState
+from ddpjob_trainer.page import Page
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+COUNTERS: dict[Metric, Callable[[Page], float]] = {
+    metrics.OPTIMIZER_STEPS: lambda page: page[Slot.GENERATION_STEPS],
+    metrics.MICRO_BATCHES: lambda page: page[Slot.MICRO_BATCHES],
+    metrics.SAMPLES: lambda page: page[Slot.SAMPLES],
+    metrics.TOKENS: lambda page: page[Slot.TOKENS],
+    metrics.STEP_SECONDS: lambda page: page[Slot.STEP_SECONDS],
+    metrics.COMM_SECONDS: lambda page: page[Slot.REDUCER_COMM_NS] / 1e9,
+    metrics.COMM_OVERLAPPED_SECONDS: lambda page: page[Slot.REDUCER_OVERLAP_NS] / 1e9,
+    metrics.BACKWARD_COMPUTE_SECONDS: lambda page: page[Slot.REDUCER_BACKWARD_NS] / 1e9,
+    metrics.ALL_REDUCES: lambda page: page[Slot.ALL_REDUCES],
+    metrics.ALL_REDUCE_BYTES: lambda page: page[Slot.ALL_REDUCE_BYTES],
+    metrics.NON_FINITE_STEPS: lambda page: page[Slot.NON_FINITE_STEPS],
+    metrics.CHECKPOINTS: lambda page: page[Slot.CHECKPOINTS],
+    metrics.CHECKPOINT_FAILURES: lambda page: page[Slot.CHECKPOINT_FAILURES],
+}
+PHASES = {
+    "data": Slot.DATA_SECONDS,
+    "forward": Slot.FORWARD_SECONDS,
+    "backward": Slot.BACKWARD_SECONDS,
+    "optimizer": Slot.OPTIMIZER_SECONDS,
+    "checkpoint": Slot.CHECKPOINT_SECONDS,
+    "evaluation": Slot.EVALUATION_SECONDS,
+    "other": Slot.OTHER_SECONDS,
+}
+GAUGES: dict[Metric, Callable[[Page], float | None]] = {
+    metrics.STEP: lambda page: page[Slot.STEP],
+    metrics.LAST_STEP_TIMESTAMP: lambda page: unix(page[Slot.LAST_STEP_AT]),
+    metrics.BUCKETS: lambda page: known(page[Slot.BUCKETS]),
+    metrics.LOSS: lambda page: page[Slot.LOSS] if page[Slot.BACKWARDS] or page[Slot.STEP] else None,
+    metrics.GRAD_NORM: lambda page: known(page[Slot.GRAD_NORM]),
+    metrics.LEARNING_RATE: lambda page: known(page[Slot.LEARNING_RATE]),
+    metrics.CHECKPOINT_STEP: lambda page: known(page[Slot.CHECKPOINT_STEP]),
+    metrics.CHECKPOINT_TIMESTAMP: lambda page: known(page[Slot.CHECKPOINT_AT]),
+    metrics.CHECKPOINT_BYTES: lambda page: known(page[Slot.CHECKPOINT_BYTES]),
+    metrics.OVERRIDES: lambda page: page[Slot.OVERRIDES],
+    metrics.WARNINGS: lambda page: page[Slot.WARNINGS],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the launcher adds from its own knowledge."""
+
+    restarts: int
+    disruptions: int
+    generation: int
+    backend: str
+    world_size: int
+
+
+class Totals:
+    """What this pod's earlier workers counted, by rank."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, str], float] = defaultdict(float)
+
+    def add(self, rank: int, page: Page) -> None:
+        """Keep the counts of a worker that has ended."""
+        for metric, value in COUNTERS.items():
+            self._before[rank, metric.name] += value(page)
+        for phase, slot in PHASES.items():
+            self._before[rank, phase] += page[slot]
+
+    def render(self, pages: Mapping[int, Page], job: Job) -> str:
+        """Everything, for one scrape; ranks without a page show what they had counted."""
+        ranks = sorted({*pages, *(rank for rank, _ in self._before)})
+        families = [
+            family(metrics.INFO, [(info_labels(rank, job), 1.0) for rank in pages]),
+            family(metrics.STATE, states(pages)),
+            *(self._counter(metric, value, ranks, pages) for metric, value in COUNTERS.items()),
+            family(
+                metrics.PHASE_SECONDS,
+                [
+                    (
+                        {"rank": str(rank), "phase": phase},
+                        self._before[rank, phase] + (pages[rank][slot] if rank in pages else 0.0),
+                    )
+                    for rank in ranks
+                    for phase, slot in PHASES.items()
+                ],
+            ),
+            *(
+                family(metric, [({"rank": str(rank)}, value(page)) for rank, page in pages.items()])
+                for metric, value in GAUGES.items()
+            ),
+            family(metrics.RESTARTS, [({}, float(job.restarts))]),
+            family(metrics.DISRUPTIONS, [({}, float(job.disruptions))]),
+            family(metrics.GENERATION, [({}, float(job.generation))]),
+        ]
+        return "".join(families)
+
+    def _counter(
+        self, metric: Metric, value: Callable[[Page], float], ranks: list[int], pages: Mapping[int, Page]
+    ) -> str:
+        return family(
+            metric,
+            [
+                (
+                    {"rank": str(rank)},
+                    self._before[rank, metric.name] + (value(pages[rank]) if rank in pages else 0.0),
+                )
+                for rank in ranks
+            ],
+        )
+
+
+def family(metric: Metric, values: Iterable[tuple[Mapping[str, str], float | None]]) -> str:
+    """One metric with its help and samples; nothing where there is no sample."""
+    name = metric.name + ("_total" if metric.kind is MetricKind.COUNTER else "")
+    lines = [f"{name}{labelled(labels)} {number(value)}\n" for labels, value in values if value is not None]
+    if not lines:
+        return ""
+    kind = "counter" if metric.kind is MetricKind.COUNTER else "gauge"
+    return f"# HELP {name} {metric.help}\n# TYPE {name} {kind}\n" + "".join(lines)
+
+
+def labelled(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    body = ",".join(f'{name}="{escape(value)}"' for name, value in labels.items())
+    return "{" + body + "}"
+
+
+def escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(int(value)) if value.is_integer() else repr(value)
+
+
+def info_labels(rank: int, job: Job) -> dict[str, str]:
+    return {
+        "rank": str(rank),
+        "version": __version__,
+        "backend": job.backend,
+        "world_size": str(job.world_size),
+    }
+
+
+def states(pages: Mapping[int, Page]) -> list[tuple[dict[str, str], float]]:
+    """One series per phase, so that a graph can stack them."""
+    found = []
+    for rank, page in pages.items():
+        alive = page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}
+        for phase in Phase:
+            here = alive and page[Slot.PHASE] == phase
+            found.append(({"rank": str(rank), "state": phase.name.lower()}, float(here)))
+    return found
+
+
+def known(value: float) -> float | None:
+    """A slot that is 0 until it is known."""
+    return value or None
+
+
+def unix(monotonic: float) -> float | None:
+    """A monotonic time of this machine as Unix time."""
+    return time.time() - (time.monotonic() - monotonic) if monotonic else None

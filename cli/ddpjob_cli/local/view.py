@@ -4,7 +4,6 @@ Why apart: the session knows what happened, this knows how it looks. Must not: f
 middle of a run is noted (`Output.gone`), and the session ends the job in order.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -20,7 +19,7 @@ from ddpjob_cli.local import words
 PLAIN_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""
 MARK = "[ddpjob] "
-"""Begins the launchers' own lines, and ours."""
+"""Begins the launchers' own lines; ours too, where theirs are shown with their node."""
 
 
 class Output:
@@ -102,13 +101,13 @@ class View:
 
     def stop(self) -> None:
         """Take the bar away; what is said after this is the end."""
-        with contextlib.suppress(OSError, ValueError):
+        if self.bar.live.is_started:
             self.bar.stop()
 
     def line(self, node: int, text: str) -> None:
-        """A line of a launcher: its own, or a worker's with its rank before it."""
+        """A line of a launcher: its own, shown with its node, or a worker's with its rank before it."""
         if text.startswith(MARK):
-            self._print(Text(text, style="dim"))
+            self._print(Text(f"[node {node}] {text.removeprefix(MARK)}", style="dim"))
             return
         shown = Text.from_ansi(text)
         if text.startswith("[rank ") and (end := text.find("] ")) > 0:

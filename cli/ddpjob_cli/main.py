@@ -161,7 +161,7 @@ def run(
                 job=examined.job,
                 command=" ".join(["ddpjob", "run", *shell_words(context)]),
                 work=work,
-                state=directory or Path(".ddpjob") / examined.job.metadata.name,
+                state=(directory or Path(".ddpjob") / examined.job.metadata.name).absolute(),
                 fresh=fresh,
             )
         )

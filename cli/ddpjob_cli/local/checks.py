@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ddpjob_api.spec import DDPJob
 from ddpjob_cli.errors import RefusedJob
+from ddpjob_cli.local.directory import shown
 
 
 def check(job: DDPJob, work: Path) -> None:
@@ -42,11 +43,3 @@ def runnable(program: str, work: Path) -> bool:
     if os.sep in program:
         return os.access(work / program, os.X_OK)
     return shutil.which(program) is not None
-
-
-def shown(path: Path) -> str:
-    """Relative to where the user is, if below."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

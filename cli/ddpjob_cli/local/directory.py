@@ -45,6 +45,8 @@ class JobDirectory:
 
     def __init__(self, path: Path, job: DDPJob) -> None:
         self.path = path
+        """Absolute: launchers have another working directory."""
+        self.shown = shown(path)
         self.job = job
         self.nodes = plan(job.spec).nodes
         self.run = Path()
@@ -63,7 +65,7 @@ class JobDirectory:
             self.lock_descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Unusable(
-                f"{self.path}: cannot be written ({error.strerror}); choose another place with --dir"
+                f"{self.shown}: cannot be written ({error.strerror}); choose another place with --dir"
             ) from error
         try:
             fcntl.flock(self.lock_descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,7 +73,7 @@ class JobDirectory:
             owner = os.pread(self.lock_descriptor, 32, 0).decode(errors="replace").strip()
             os.close(self.lock_descriptor)
             raise Unusable(
-                f"{self.path}: another run of this job has it (ddpjob run, pid {owner or 'unknown'}); "
+                f"{self.shown}: another run of this job has it (ddpjob run, pid {owner or 'unknown'}); "
                 "wait for it or end it, or give this one its own place with --dir"
             ) from error
         os.ftruncate(self.lock_descriptor, 0)
@@ -99,11 +101,11 @@ class JobDirectory:
         if fresh or state.get("finished"):
             self._put_aside()
             why = "the earlier run had finished" if state.get("finished") and not fresh else "starting over"
-            return Beginning(sentence=f"{why}; its checkpoints are now in {self.path / 'previous'}")
+            return Beginning(sentence=f"{why}; its checkpoints are now in {self.shown}/previous")
         changed = differences(state.get("identity"), identity(self.job))
         if changed:
             raise RefusedJob(
-                f"{self.path}: an unfinished run with other settings left checkpoints here "
+                f"{self.shown}: an unfinished run with other settings left checkpoints here "
                 f"({'; '.join(changed)}), and this one cannot go on from them; "
                 "give the old settings, or start over with --fresh, or choose another place with --dir"
             )
@@ -111,7 +113,7 @@ class JobDirectory:
         if step is not None:
             return Beginning(sentence=f"resuming from step {step}; --fresh starts over", step=step)
         return Beginning(
-            sentence=f"the earlier run did not finish; the program finds what it saved in {kept[0]}; "
+            sentence=f"the earlier run did not finish; the program finds what it saved in {shown(kept[0])}; "
             "--fresh starts over"
         )
 
@@ -203,6 +205,14 @@ class JobDirectory:
         """A new folder in memory, or in the job's directory where there is no memory file system."""
         usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
         return Path(tempfile.mkdtemp(prefix="ddpjob-", dir=SHARED_MEMORY if usable else self.path))
+
+
+def shown(path: Path) -> str:
+    """Relative to where the user is, if below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
 
 
 def visible(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from ddpjob_api.names import LauncherEnv
 from ddpjob_api.plan import plan
 from ddpjob_api.report import JobReport, Outcome
 from ddpjob_api.spec import DDPJob
-from ddpjob_cli.local.directory import JobDirectory
+from ddpjob_cli.local.directory import JobDirectory, shown
 from ddpjob_cli.local.environment import launcher_environment, left_to_a_cluster
 from ddpjob_cli.local.nodes import Launch, Nodes
 from ddpjob_cli.local.ports import HOST, free_ports
@@ -194,10 +194,12 @@ class Session:
         shape = f"{numbers.nodes} node{'s' if numbers.nodes > 1 else ''} × {numbers.processes_per_node}"
         ranks = f"{numbers.world_size} rank{'s' if numbers.world_size > 1 else ''} ({shape})"
         self.view.say(f"{self.job.metadata.name}: {ranks}, backend {numbers.backend}, {program(self.job)}")
-        self.view.say(f"state in {home.path}, metrics of node 0 at http://{HOST}:{metrics_port}/metrics")
+        self.view.say(f"state in {home.shown}, metrics of node 0 at http://{HOST}:{metrics_port}/metrics")
         ignored = left_to_a_cluster(self.job.spec)
         if ignored:
-            self.view.say(f"only a cluster reads {', '.join(ignored)}; programs run in {self.request.work}")
+            self.view.say(
+                f"only a cluster reads {', '.join(ignored)}; programs run in {shown(self.request.work)}"
+            )
         if beginning is not None:
             self.view.say(beginning)
 

@@ -66,7 +66,7 @@ class Summary:
     def facts(self) -> str:
         """`180 steps, loss 0.021, accuracy 0.981, 2 ranks, 14.2 s, restarts 0`."""
         parts = [f"{self.progress.step} steps"] if self.progress.step else []
-        numbers = {name: value for name, value in self.result.items() if is_number(value)}
+        numbers = {k: v for k, v in self.result.items() if is_number(v) and k not in {"steps", "ranks"}}
         if self.progress.loss is not None:
             numbers = {"loss": self.progress.loss, **{k: v for k, v in numbers.items() if k != "loss"}}
         parts += [f"{name} {words.number(value)}" for name, value in list(numbers.items())[:6]]

@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.harness import Cluster, CommandFailed, TimedOut, eventually, paths, residue
+from tests.cluster.harness import (
+    Cluster,
+    CommandFailed,
+    Process,
+    TimedOut,
+    eventually,
+    paths,
+    process,
+    residue,
+)
 from tests.cluster.harness.gobuilt import GoBuilt
-from tests.cluster.harness.slot import SLOTS, Slot, read_owner
+from tests.cluster.harness.slot import SLOTS, Owner, Slot, claim, read_owner, write_owner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -311,6 +320,49 @@ def test_a_second_clone_starts_beside_this_one_and_leaves_nothing(cluster: Clust
     assert residue.find(place) == []
     assert snapshot() == before
     assert cluster.provider.healthy()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records and cache of a machine where nothing ran yet."""
+    monkeypatch.setattr(paths, "RUN", tmp_path / "run")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def owner_of(
+    clone: Path, *processes: Process, users: tuple[Process, ...] = (), detached: bool = True
+) -> Owner:
+    root = str(paths.cache() / "slots" / "0")
+    return Owner(
+        clone=str(clone), root=root, binaries="", detached=detached, users=users, processes=processes
+    )
+
+
+def test_a_slot_in_use_is_not_taken(elsewhere: Path) -> None:
+    write_owner(0, owner_of(elsewhere, process.current("etcd")))
+    assert claim("").number == 1
+
+
+@pytest.mark.parametrize("case", ["its processes died", "its clone is gone", "its session was killed"])
+def test_a_slot_that_nobody_needs_changes_hands_with_its_store_and_leftovers(
+    elsewhere: Path, case: str
+) -> None:
+    alive = process.current("etcd")
+    dead = Process(name="etcd", pid=alive.pid, start=alive.start - 1)
+    former = {
+        "its processes died": owner_of(elsewhere, dead),
+        "its clone is gone": owner_of(elsewhere / "gone", alive),
+        "its session was killed": owner_of(elsewhere, alive, users=(dead,), detached=False),
+    }[case]
+    write_owner(0, former)
+    taken = claim("")
+    assert (taken.number, str(taken.root)) == (0, former.root)
+    now = read_owner(0)
+    assert now is not None
+    assert (now.clone, now.processes) == (str(paths.CLONE), former.processes), (
+        "what to clean up is still on record"
+    )
 
 
 def snapshot() -> dict[str, set[str]]:

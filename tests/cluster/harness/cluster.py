@@ -117,6 +117,8 @@ class Cluster:
         }
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": marks}})
         try:
+            # Pods are refused until the controller manager has given the namespace its service account.
+            self.wait("serviceaccount/default", "create", namespace=name, timeout=30)
             yield name
         finally:
             self._delete_namespace(name)

@@ -23,6 +23,9 @@ from .shell import run, succeeds
 from .slot import Slot
 from .waiting import eventually
 
+HOLDS_TORCH = "holds-torch"
+"""Marks an image store that has the largest layers already, for the estimate of disk."""
+
 
 class GoBuilt:
     """Provider of the cluster in this clone's slot."""
@@ -144,7 +147,10 @@ class GoBuilt:
         """Whether the node has the image already."""
         one = next(n for n in self.place.nodes if n.name == name)
         flags = [f"--address={one.containerd}", "--namespace=k8s.io"]
-        return bool(run("ctr", *flags, "images", "list", "-q", f"name=={image}").strip())
+        found = bool(run("ctr", *flags, "images", "list", "-q", f"name=={image}").strip())
+        if found and "/trainer:" in image:
+            (one.root / HOLDS_TORCH).touch()
+        return found
 
     def set_link(self, name: str, *, up: bool) -> None:
         """Plug or pull the node's network cable."""
@@ -231,6 +237,9 @@ class GoBuilt:
                 every=0.5,
                 error=Unhealthy,
             )
+            # Pods are refused until the controller manager has given the namespace its service account.
+            flags = [f"--kubeconfig={place.kubeconfig}", "--for=create", "--timeout=30s"]
+            run(programs / "kubectl", "wait", "serviceaccount/default", *flags)
 
     def _stop(self, place: Slot) -> None:
         residue.remove(place)
@@ -253,7 +262,9 @@ def _firewall(place: Slot, node_name: str) -> list[str]:
 def _disk_needed_gb() -> float:
     """What is not in the cache yet: Go's modules and binaries 8, builder and registry 9, image stores 7 each."""
     place = slot.mine() or Slot(number=0, root=paths.cache() / "slots" / "0")
-    warm = [one for one in place.nodes if (one.root / "io.containerd.metadata.v1.bolt").exists()]
+    warm = [one for one in place.nodes if (one.root / HOLDS_TORCH).exists()]
     total = 0.0 if KUBERNETES.cached() else 8.0
-    total += 0.0 if (paths.cache() / "registry").exists() else 9.0
+    total += (
+        0.0 if (paths.cache() / "registry/docker/registry/v2/repositories/ddpjob/trainer").exists() else 9.0
+    )
     return total + 7.0 * (slot.NODES - len(warm)) + 1.0

@@ -41,7 +41,7 @@ class Process:
 def of(pid: int, name: str = "") -> Process | None:
     """The process that has this pid now; None if there is none."""
     stat = _stat(pid)
-    return Process(name=name or command_line(pid)[:80], pid=pid, start=stat[0]) if stat and stat[1] else None
+    return Process(name=name or command_line(pid), pid=pid, start=stat[0]) if stat and stat[1] else None
 
 
 def current(name: str) -> Process:

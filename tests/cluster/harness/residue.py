@@ -37,7 +37,7 @@ class Residue:
 
 def find(place: Slot) -> list[Residue]:
     """Everything of this slot that exists now; empty after a clean `down`."""
-    found = [Residue("process", f"{p.pid} {p.name}") for p in _processes(place)]
+    found = [Residue("process", f"{p.pid} {p.name[:80]}") for p in _processes(place)]
     found += [Residue("mount", path) for path in _mounts(place)]
     found += [Residue("network namespace", n.unique) for n in place.nodes if _netns(n.unique).exists()]
     found += [Residue("link", name) for name in _links(place)]

@@ -48,12 +48,12 @@ def train(settings: Told, me: worker.Worker | None) -> bool:
     asked = settings.task
     task = make_task(asked.entrypoint, asked.params, asked.seed)
     device = join(settings)
-    try:
-        if me is None and settings.saves and settings.resume_step is None:
-            settings = dataclasses.replace(settings, resume_step=newest_common_step(settings))
-        return Trainer(settings, task, device, board, wish).run()
-    finally:
-        leave()
+    if me is None and settings.saves and settings.resume_step is None:
+        settings = dataclasses.replace(settings, resume_step=newest_common_step(settings))
+    # Nothing holds on to the trainer when the group is taken down: torch has been seen to abort if a DDP model lives.
+    done = Trainer(settings, task, device, board, wish).run()
+    leave()
+    return done
 
 
 class StopWish:

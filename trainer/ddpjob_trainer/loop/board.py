@@ -51,6 +51,7 @@ class Board:
         self.speaks = speaks
         self.last_line = time.monotonic()
         self.last_step = math.nan
+        self.phase_ended = time.monotonic()
 
     def put(self, values: Mapping[Slot, float]) -> None:
         if self.page is not None:
@@ -63,16 +64,17 @@ class Board:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """The page says `phase` within, and counts the seconds."""
+        """The page says `phase` within, and counts the seconds; those between two phases are "other"."""
         if self.page is None:
             yield
             return
         slots, began = self.page.slots, time.monotonic()
+        slots[Slot.OTHER_SECONDS] += began - self.phase_ended
         slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = phase, began
         try:
             yield
         finally:
-            now = time.monotonic()
+            self.phase_ended = now = time.monotonic()
             slots[SECONDS_OF[phase]] += now - began
             slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = Phase.BETWEEN, now
 

@@ -41,6 +41,8 @@ def batches(source: Batches, shares: Iterable[Share], workers: int, device: torc
         sampler=shares,
         collate_fn=as_it_is,
         num_workers=workers,
+        # Python 3.14 would start them anew, and then datasets and functions had to be picklable.
+        multiprocessing_context="fork" if workers else None,
         pin_memory=device.type == "cuda",
         # torch draws a base seed from the global generator for every iterator; ours is none of its business.
         generator=torch.Generator().manual_seed(source.seed),

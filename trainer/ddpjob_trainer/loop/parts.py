@@ -4,12 +4,13 @@ Must not: know of steps or ranks.
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -49,6 +50,27 @@ def default_schedule(optimizer: Optimizer, _total_steps: int) -> LRScheduler:
 
 def unchanged(_step: int) -> float:
     return 1.0
+
+
+@contextmanager
+def running_statistics_used(model: nn.Module) -> Iterator[None]:
+    """Within it, BatchNorm layers take and leave their running statistics, as in evaluation.
+
+    For a single sample: it has no variance of its own, and torch refuses to norm it. Not for SyncBatchNorm, whose
+    statistics are those of all ranks together.
+    """
+    layers = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm) and layer.training
+    ]
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True
 
 
 class Kept:

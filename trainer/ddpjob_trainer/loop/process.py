@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ddpjob_api.accelerators import ACCELERATORS, Accelerator
+from ddpjob_api.codec import dotted
 from ddpjob_api.rules import Facts, Verdict, judge
 from ddpjob_api.spec import Backend
 from ddpjob_trainer.errors import Refused
@@ -83,7 +84,11 @@ def refuse_by_rules(told: Told, backend: Backend, seen: Accelerator | None) -> N
         accelerator_present=seen is not None and (seen.backend is backend or not needs_device),
         backend_available=dist.is_backend_available(backend.torch_name),
     )
-    refusals = [finding.message for finding in judge(facts) if finding.verdict is Verdict.REFUSE]
+    refusals = [
+        f"{dotted(finding.path)}: {finding.message}"
+        for finding in judge(facts)
+        if finding.verdict is Verdict.REFUSE
+    ]
     if refusals:
         raise Refused("; ".join(refusals))
 

@@ -56,8 +56,12 @@ def share_buffers(model: nn.Module) -> None:
     Done wherever the model is looked at: evaluation, checkpoint, end. It changes nothing in what training computes
     with broadcastBuffers, which does the same before each forward pass.
     """
-    for buffer in model.buffers():
-        dist.broadcast(buffer, src=0)
+    with torch.no_grad():
+        for buffer in model.buffers():
+            whole = buffer.contiguous()
+            dist.broadcast(whole, src=0)
+            if whole is not buffer:
+                buffer.copy_(whole)
 
 
 def parameter_hash(model: nn.Module) -> str:

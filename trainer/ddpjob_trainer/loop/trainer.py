@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ddpjob_api.page import Phase, Slot
 from ddpjob_api.plan import micro_batch
+from ddpjob_api.rules import message_of, rule
 from ddpjob_trainer.checkpoints import Position
 from ddpjob_trainer.errors import Diverged, ReplicasDiffer
 from ddpjob_trainer.loop import checks
@@ -27,7 +28,14 @@ from ddpjob_trainer.loop.evaluating import evaluate
 from ddpjob_trainer.loop.loading import Batches, batches
 from ddpjob_trainer.loop.numerics import LossScale, arithmetic, gradients, norm
 from ddpjob_trainer.loop.order import Layout, Share, Window, steps_left, windows
-from ddpjob_trainer.loop.parts import Kept, default_optimizer, default_schedule, running_statistics, wrap
+from ddpjob_trainer.loop.parts import (
+    Kept,
+    default_optimizer,
+    default_schedule,
+    running_statistics,
+    running_statistics_used,
+    wrap,
+)
 from ddpjob_trainer.loop.recompute import recompute_blocks
 from ddpjob_trainer.loop.replicas import check_replicas, parameter_hash, share_buffers
 from ddpjob_trainer.loop.saving import Saver, Stateful
@@ -130,6 +138,8 @@ class Trainer:
     def run(self) -> bool:
         """Train to the end; False if it stopped on request, its state saved where there is a checkpoint."""
         self.board.put({Slot.TOTAL_STEPS: self.total_steps, Slot.STEP: self.step, Slot.EPOCH: self.epoch + 1})
+        if self.told.ddp.static_graph and self.layout.accumulation > 1:
+            self.board.line(message_of(rule("static-graph-accumulation")))
         while self.step < self.total_steps:
             for window, loaded in self.rest_of_epoch():
                 words = self.train_step(window, loaded)
@@ -168,7 +178,7 @@ class Trainer:
             with self.board.phase(Phase.DATA):
                 batch = next(loaded)
             seed_device(derive(self.told.task.seed, "step", self.step, self.told.rank, number), self.device)
-            with self.synchronised(last=number == len(window.shares) - 1):
+            with self.synchronised(last=number == len(window.shares) - 1), self.statistics_for(share):
                 counted.append(self.forward_backward(batch, share))
         self.unsynced_allowed = True
 
@@ -227,6 +237,11 @@ class Trainer:
         """Gradients are all-reduced in the last backward of a window, and only kept in the others."""
         return nullcontext() if last or not self.unsynced_allowed else self.ddp.no_sync()  # type: ignore[operator]
 
+    def statistics_for(self, share: Share) -> AbstractContextManager[None]:
+        """What BatchNorm norms with: the batch, but where the end of an epoch leaves a single sample for a rank."""
+        alone = len(share.samples) == 1 < self.layout.micro_batch
+        return running_statistics_used(self.model) if alone else nullcontext()
+
     def update(self, grads: list[Tensor], raw_norm: float, count: float) -> float:
         """Scale to the mean over everything counted, clip, step; returns the norm before clipping."""
         # DDP has divided by the number of ranks, `forward_backward` by the global batch.
@@ -249,7 +264,8 @@ class Trainer:
         statistics.restore()
         self.board.add(Slot.NON_FINITE_STEPS)
         self.skipped_in_a_row += 1
-        self.board.line(f"step {self.step + 1} skipped on all ranks: loss or gradients are not finite")
+        scale = f"; FP16 loss scale was {self.scale.scale:g}" if self.scale.enabled else ""
+        self.board.line(f"step {self.step + 1} skipped on all ranks: loss or gradients are not finite{scale}")
         if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise Diverged(
                 f"loss or gradients were not finite in the {self.skipped_in_a_row} steps up to {self.step + 1}; lower "

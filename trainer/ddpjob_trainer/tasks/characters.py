@@ -114,12 +114,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        heads = (
-            self.queries_keys_values(self.norm(x))
-            .view(batch, length, 3, self.heads, -1)
-            .permute(2, 0, 3, 1, 4)
-        )
-        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        together = self.queries_keys_values(self.norm(x)).view(batch, length, 3, self.heads, -1)
+        queries, keys, values = together.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
         x = x + self.attended(attended.transpose(1, 2).reshape(batch, length, width))
         result: Tensor = x + self.rest(x)
         return result

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import process, waiting
-from .errors import CommandFailed, TimedOut
+from .errors import CommandFailed, TimedOut, Unhealthy
 from .process import Process
 from .progress import say
 from .provider import Provider
@@ -160,6 +160,8 @@ class Cluster:
             image = self.provider.ensure_image(target)
             if cold := [name for name in self.nodes if not self.provider.on_node(name, image)]:
                 self._pull(image, cold)
+                if lacking := [name for name in cold if not self.provider.on_node(name, image)]:
+                    raise Unhealthy(f"{image} was pulled and is not on {', '.join(lacking)}")
             self._ready[target] = image
         return self._ready[target]
 

@@ -117,6 +117,8 @@ def run(argv: list[str]) -> None:
         )
     program = types.ModuleType("__main__")
     program.__dict__["__builtins__"] = builtins
+    if "__annotations__" in sys.modules["__main__"].__dict__:
+        program.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = program
     if argv[0] == "-m":
         run_module(argv)
@@ -144,7 +146,7 @@ def run_module(argv: list[str]) -> None:
 def run_folder(argv: list[str]) -> None:
     """A directory or zip file with a `__main__.py`."""
     sys.argv = list(argv)
-    set_first_path(argv[0])
+    set_first_path(os.path.abspath(argv[0]))
     run_as_main("__main__", alter_argv=False)
 
 

@@ -52,9 +52,9 @@ class Effect:
         # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
         weakref.finalize(model, self._model_goes, reducer).atexit = False
         page = self._worker.page
-        page[Slot.DDP_AT] = monotonic()
         page[Slot.DDP_MODELS] = self._clock.models = self._clock.models + 1
         if self._first is None:
+            page[Slot.DDP_AT] = monotonic()
             self._first = weakref.ref(model)
             self.publish()
         return reducer

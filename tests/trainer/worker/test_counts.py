@@ -1,0 +1,115 @@
+"""What is counted, and that it is torch's own count."""
+
+import json
+
+import pytest
+from ddpjob_api.page import Fact, Slot, WorkerState
+
+from tests.trainer.worker.ranks import Rank
+
+MIB = 1024 * 1024
+pytestmark = pytest.mark.timeout(400)
+
+REBUILD = 2
+"""Collectives with which torch agrees on the order of rebuilt buckets, once."""
+
+
+@pytest.mark.parametrize(
+    ("program", "accumulation", "synchronised", "buckets"),
+    [("overridden", 4, 10, 12), ("untouched", 1, 40, 2)],
+)
+def test_synchronised_backward_passes_are_counted_exactly(
+    program: str, accumulation: int, synchronised: int, buckets: int, request: pytest.FixtureRequest
+) -> None:
+    rank: Rank = request.getfixturevalue(program)[0]
+    assert rank.effect.all_reduces == rank[Slot.MICRO_BATCHES_SYNCED] == synchronised
+    assert rank[Slot.MICRO_BATCHES] == rank[Slot.BACKWARDS] == 40
+    assert rank[Slot.OBSERVED_ACCUMULATION] == rank.effect.gradient_accumulation_steps == accumulation
+    assert rank[Slot.ALL_REDUCE_BYTES] == synchronised * 12 * MIB
+
+
+def test_the_process_group_counts_the_same_collectives(overridden: list[Rank]) -> None:
+    # No buffers are broadcast here: one collective for the first pass (a single bucket), 12 for each after it.
+    assert overridden[0].printed["collectives"] == 1 + REBUILD + 9 * 12
+
+
+def test_steps_samples_and_loss_are_on_the_page(untouched: list[Rank]) -> None:
+    for rank in untouched:
+        assert rank[Slot.STEP] == rank[Slot.GENERATION_STEPS] == rank[Slot.BOUNDARY] == 40
+        assert rank[Slot.SAMPLES] == 40 * 4
+        assert rank[Slot.TOKENS] == 0
+        assert rank[Slot.LEARNING_RATE] == 1e-3
+        assert rank[Slot.WORLD_SIZE] == 2
+        assert float.fromhex(rank.printed["losses"][-1]) > 0
+
+
+def test_phases_add_up_to_the_time_between_steps(untouched: list[Rank]) -> None:
+    rank = untouched[0]
+    phases = (Slot.DATA_SECONDS, Slot.FORWARD_SECONDS, Slot.BACKWARD_SECONDS, Slot.OPTIMIZER_SECONDS)
+    assert all(rank[phase] > 0 for phase in phases)
+    whole = sum(rank[phase] for phase in phases) + rank[Slot.OTHER_SECONDS]
+    assert whole >= rank[Slot.STEP_SECONDS] > 0
+
+
+def test_the_reducers_clock_stands_for_every_iteration(untouched: list[Rank]) -> None:
+    rank = untouched[0]
+    assert rank[Slot.REDUCER_ITERATIONS] == 40
+    assert rank[Slot.REDUCER_COMM_NS] >= rank[Slot.REDUCER_OVERLAP_NS] > 0
+    assert rank[Slot.REDUCER_BACKWARD_NS] > 0 and rank[Slot.REDUCER_FORWARD_NS] > 0
+
+
+def test_the_life_of_a_worker_is_on_its_page(untouched: list[Rank]) -> None:
+    rank = untouched[1]
+    times = [
+        rank[slot]
+        for slot in (
+            Slot.STARTED_AT, Slot.TORCH_IMPORTED_AT, Slot.PROCESS_GROUP_AT, Slot.DDP_AT, Slot.FIRST_STEP_AT,
+            Slot.LAST_STEP_AT,
+        )
+    ]  # fmt: skip
+    assert times == sorted(times)
+    assert (rank[Slot.RANK], rank[Slot.GENERATION], rank[Slot.EXIT_CODE]) == (1, 1, 0)
+    assert rank[Slot.STATE] == WorkerState.FINISHED
+
+
+def test_accumulation_other_than_asked_is_a_warning_with_advice(failed: list[Rank]) -> None:
+    warnings = failed[0].effect.warnings
+    assert any(
+        "resource says 4 and the program makes 2 backward passes" in text
+        and "DDPJOB_GRADIENT_ACCUMULATION_STEPS" in text
+        for text in warnings
+    )
+    assert any("accumulation without no_sync: 2 all-reduces per optimizer step" in text for text in warnings)
+    assert any("no parameter was unused" in text for text in warnings)
+    assert all(failed[0].stderr.count(f"warning: {text}") == 1 for text in warnings)
+
+
+def test_a_static_graph_under_no_sync_synchronises_its_first_window(stopped: list[Rank]) -> None:
+    rank = stopped[0]
+    assert rank.effect.static_graph is True
+    assert rank.effect.all_reduces == 4 + (rank[Slot.STEP] - 1), "4 in the first window, then one per step"
+    assert sum("first window is synchronised" in text for text in rank.effect.warnings) == 1
+
+
+def test_all_ranks_stop_after_the_same_step_and_save(stopped: list[Rank]) -> None:
+    assert [rank.returncode for rank in stopped] == [85, 85]
+    assert stopped[0][Slot.STEP] == stopped[1][Slot.STEP] == stopped[0][Slot.STOP_AT]
+    for rank in stopped:
+        assert rank.printed["saved"] and rank.printed["replicas_equal"]
+
+
+def test_what_the_program_reports_is_its_result(stopped: list[Rank]) -> None:
+    assert stopped[0].facts[Fact.RESULT] == {"kind": "stopped", "share": 0.5}
+    json.dumps(stopped[0].facts, allow_nan=False)
+
+
+def test_a_failure_names_its_line_and_its_victim_is_known(failed: list[Rank]) -> None:
+    victim, culprit = failed
+    assert (victim.returncode, culprit.returncode) == (1, 1)
+    words = culprit.error["ddpjob"]
+    assert (words["type"], words["message"], words["peerLost"]) == ("ValueError", "bad sample 17", False)
+    assert words["location"].partition(":")[0].endswith("program.py")
+    assert words["step"] == 4
+    assert culprit.error["message"]["message"] == "ValueError: bad sample 17"
+    assert "bad sample 17" in culprit.error["message"]["extraInfo"]["py_callstack"]
+    assert victim.error["ddpjob"]["peerLost"] is True

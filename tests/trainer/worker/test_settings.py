@@ -1,0 +1,112 @@
+"""The resource's settings are in effect inside an unmodified program; what it asked for itself is reported."""
+
+import pytest
+from ddpjob_api.page import Slot
+from ddpjob_api.report import Override
+
+from tests.trainer.worker.conftest import PROGRAM
+from tests.trainer.worker.ranks import Rank
+
+MIB = 1024 * 1024
+pytestmark = pytest.mark.timeout(400)
+
+
+def line_of(text: str) -> int:
+    with open(PROGRAM) as program:
+        return next(number for number, line in enumerate(program, 1) if text in line)
+
+
+def test_what_the_resource_sets_is_in_effect_inside_the_program(overridden: list[Rank]) -> None:
+    for rank in overridden:
+        assert rank.returncode == 0, rank.stderr
+        seen = rank.printed
+        assert seen["backend"] == "gloo"
+        assert seen["timeout"] == 77
+        assert seen["bucket_cap"] == MIB
+        assert seen["broadcast_buffers"] is False
+        assert seen["find_unused_parameters"] is False
+        assert seen["gradient_as_bucket_view"] is True
+        assert seen["accumulation_offered"] == "4"
+
+
+def test_groups_made_later_take_the_time_out_too(overridden: list[Rank]) -> None:
+    assert overridden[0].printed["new_group_timeout"] == 77
+
+
+def test_what_is_in_effect_is_read_back_from_torch(overridden: list[Rank]) -> None:
+    effect = overridden[1].effect
+    assert (effect.backend, effect.timeout, effect.world_size) == ("gloo", 77, 2)
+    assert (effect.bucket_cap_mb, effect.broadcast_buffers, effect.find_unused_parameters) == (
+        1,
+        False,
+        False,
+    )
+    assert (effect.static_graph, effect.gradient_as_bucket_view) == (False, True)
+    assert effect.gradient_accumulation_steps == 4
+
+
+def test_each_override_is_named_once_with_file_and_line(overridden: list[Rank]) -> None:
+    group, model = line_of("init_process_group("), line_of("model = DDP(")
+    expected = [
+        ("timeoutSeconds", "300", "77", group),
+        ("findUnusedParameters", "true", "false", model),
+        ("bucketCapMB", "50", "1", model),
+        ("broadcastBuffers", "true", "false", model),
+    ]
+    assert overridden[0].effect.overrides == tuple(
+        Override(setting=setting, asked=asked, effective=effective, where=f"{PROGRAM}:{line}")
+        for setting, asked, effective, line in expected
+    )
+    for setting, asked, resource, line in expected:
+        sentence = f"[ddpjob] override {setting}: script {asked}, resource {resource} ({PROGRAM}:{line})"
+        assert overridden[0].stderr.count(sentence) == 1
+    assert overridden[0][Slot.OVERRIDES] == 4
+    assert "override" not in overridden[1].stderr, "one rank per node speaks"
+
+
+def test_a_resource_that_sets_nothing_touches_nothing(bare: list[Rank], untouched: list[Rank]) -> None:
+    for without, instrumented in zip(bare, untouched, strict=True):
+        assert without.returncode == instrumented.returncode == 0, instrumented.stderr
+        assert without.printed == instrumented.printed, (
+            "settings, every loss to the last bit, and collectives"
+        )
+        assert without.stdout == instrumented.stdout
+        assert without.stderr == instrumented.stderr
+    assert untouched[0].effect.overrides == ()
+
+
+@pytest.mark.parametrize(
+    ("program", "buckets"),
+    [
+        pytest.param("overridden", (MIB,) * 12, id="1: one bucket per MiB"),
+        pytest.param("stopped", (12 * MIB,), id="25: all 12 MiB in the first"),
+        pytest.param("untouched", (MIB, 11 * MIB), id="absent: a first bucket of 1 MiB"),
+    ],
+)
+def test_buckets_have_the_sizes_that_torch_documents(
+    program: str, buckets: tuple[int, ...], request: pytest.FixtureRequest
+) -> None:
+    rank: Rank = request.getfixturevalue(program)[0]
+    assert rank.effect.bucket_bytes == buckets
+    assert rank[Slot.BUCKETS] == len(buckets)
+
+
+def test_report_leaves_the_script_alone_and_says_where_it_differs(failed: list[Rank]) -> None:
+    effect = failed[0].effect
+    assert (effect.find_unused_parameters, effect.bucket_cap_mb) == (True, None)
+    found = {each.setting: each for each in effect.overrides}
+    assert not any(each.applied for each in found.values())
+    assert (found["findUnusedParameters"].asked, found["findUnusedParameters"].effective) == ("true", "true")
+    assert found["bucketCapMB"].asked == "torch's default"
+    assert "resource 1, kept the script's (overrides: Report)" in failed[0].stderr
+
+
+def test_copies_and_pickles_are_as_without_us(overridden: list[Rank]) -> None:
+    assert overridden[0].printed["without_us"] == dict.fromkeys(
+        ("pickle", "copy", "names", "identity", "subclass", "signature"), True
+    )
+
+
+def test_an_explicit_25_is_said_not_to_be_the_default(stopped: list[Rank]) -> None:
+    assert stopped[0].effect.bucket_cap_mb == 25
+    assert any("25 is not torch's default" in warning for warning in stopped[0].effect.warnings)

@@ -174,8 +174,8 @@ def states(pages: Mapping[int, Page]) -> list[tuple[dict[str, str], float]]:
 
 
 def known(value: float) -> float | None:
-    """A slot that is 0 until it is known."""
-    return value or None
+    """A slot that is 0 or NaN until it is known."""
+    return None if math.isnan(value) else value or None
 
 
 def unix(monotonic: float) -> float | None:

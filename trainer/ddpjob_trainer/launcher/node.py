@@ -289,7 +289,9 @@ class Launcher:
             self.report_stopped(crew)
 
     def report_stopped(self, crew: Crew) -> None:
-        self.link.send(Stopped(generation=crew.generation, exits=crew.exits, checkpoints=self.checkpoints()))
+        """No worker lives any more; those that ended as they were asked to are no news."""
+        exits = tuple(item for item in crew.exits if crew.failed(item))
+        self.link.send(Stopped(generation=crew.generation, exits=exits, checkpoints=self.checkpoints()))
 
     async def put_away(self, crew: Crew) -> None:
         """Keep what the pages of an ended crew say, and leave nothing of it behind."""

@@ -1,0 +1,76 @@
+"""A training without torch: steps on the page, boundaries, a resume file; it misbehaves as it is told.
+
+`program.py '{"steps": 20, "faults": {"1": {"0": "raise"}}}'`: in generation 1, rank 0 raises at its third step.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ddpjob_api.page import Fact, Slot
+from ddpjob_trainer import boundary, worker
+
+plan = json.loads(sys.argv[1])
+rank, generation = int(os.environ["RANK"]), os.environ["DDPJOB_GENERATION"]
+fault = plan.get("faults", {}).get(generation, {}).get(str(rank))
+running = worker.current()
+assert running is not None
+page = running.page
+running.own_steps()
+state = Path(plan.get("state", "/nonexistent")) / f"state-{rank}"
+step = int(state.read_text()) if state.exists() else 0
+page[Slot.PROCESS_GROUP_AT] = time.monotonic()
+page[Slot.TOTAL_STEPS] = plan["steps"]
+print(f"generation {generation} from step {step}", flush=True)
+
+
+def misbehave(what: str) -> None:
+    if what == "raise once the others are deaf":
+        while not list(Path(plan["state"]).glob("deaf")):
+            time.sleep(0.01)
+        what = "raise"
+    if what == "raise":
+        raise ValueError(f"bad sample {step}")
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what.startswith("exit"):
+        sys.exit(int(what.split()[1]))
+    if what == "refuse":
+        from ddpjob_trainer.errors import Refused
+
+        raise Refused("this cannot work")
+    if what in {"deaf", "orphan"}:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if what == "orphan":
+        # one child in the group, one that left it; both keep the pipe open
+        for session in (False, True):
+            child = subprocess.Popen(["sleep", "600"], start_new_session=session)
+            print(f"child {child.pid}", flush=True)
+        sys.exit(5)
+    if what in {"deaf", "hang"}:
+        print(what, flush=True)
+        if "state" in plan:
+            (Path(plan["state"]) / what).touch()
+        time.sleep(600)
+
+
+made = 0
+while step < plan["steps"]:
+    if fault and made == plan.get("after", 2):
+        misbehave(fault)
+    time.sleep(plan.get("step_seconds", 0.01))
+    step, made = step + 1, made + 1
+    page[Slot.STEP], page[Slot.GENERATION_STEPS] = step, made
+    page[Slot.SAMPLES] += 8
+    if boundary.reach(page, step):
+        if state.parent.is_dir():
+            state.write_text(str(step))
+        print(f"saved at {step}", flush=True)
+        sys.exit(85)
+if rank == 0:
+    running.put_fact(Fact.RESULT, {"accuracy": 0.97})
+print(f"finished at {step}", flush=True)

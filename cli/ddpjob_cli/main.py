@@ -168,6 +168,7 @@ def run(
         with View(stream, title=examined.job.metadata.name, on_gone=session.lose_terminal) as view:
             for remark in examined.remarks:
                 view.say(str(remark), "yellow" if remark.verdict is Verdict.WARN else "")
+                view.warned.append(remark.message)
             summary = asyncio.run(session.run(view))
             *before, last = summary.lines()
             for line in before:

@@ -136,6 +136,7 @@ class Session:
             returncodes=nodes.returncodes,
             killed=self.killed,
         )
+        self.view.closing(summary.ddp)
         if summary.outcome is Outcome.DONE:
             home.finished()
         else:

@@ -3,6 +3,7 @@
 Why apart: pure; every ending has a row in a test. Must not: print.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,7 @@ class Summary:
     def lines(self) -> list[str]:
         """The end, for people; the last line says how it went."""
         if self.outcome is Outcome.DONE:
-            healed = [f"survived: {words.blame(failure)}" for failure in self.failures]
-            return [*healed, f"done: {self.facts()}"]
+            return [*counted("survived", self.failures), f"done: {self.facts()}"]
         if self.outcome is Outcome.STOPPED:
             return [f"stopped: {self.facts()}"]
         if self.outcome is Outcome.REFUSED:
@@ -56,12 +56,9 @@ class Summary:
             return [f"refused: {words.message(failure) if failure else self.message}"]
         if self.outcome is None:
             return [f"killed: {self.facts()}"]
-        earlier = [f"earlier: {words.blame(failure)}" for failure in self.failures[:-1]]
         last = words.blame(self.last_failure) if self.last_failure else self.message
-        return [
-            *earlier,
-            f"failed: {last}, restarts {min(self.restarts, self.max_restarts)} of {self.max_restarts}",
-        ]
+        spent = f"restarts {self.restarts} of {self.max_restarts}"
+        return [*counted("before", self.failures[:-1]), f"failed: {last}, {spent}"]
 
     def facts(self) -> str:
         """`180 steps, loss 0.021, accuracy 0.981, 2 ranks, 14.2 s, restarts 0`."""
@@ -94,6 +91,12 @@ class Summary:
             "message": self.lines()[-1],
         }
         return {**{name: value for name, value in self.result.items() if name not in ours}, **ours}
+
+
+def counted(word: str, failures: Sequence[Failure]) -> list[str]:
+    """`survived: rank 1 (node 1): died of SIGKILL at step 52`; the same again is counted, not repeated."""
+    counts = Counter(words.blame(failure) for failure in failures)
+    return [f"{word}{f' ({number} times)' if number > 1 else ''}: {text}" for text, number in counts.items()]
 
 
 def not_run(name: str | None, outcome: str, code: int, message: str) -> dict[str, Any]:
@@ -130,6 +133,7 @@ def summarize(
             "its last lines are above"
         )
     result: Mapping[str, Any] = first.result if first and first.result else last.result if last else {}
+    restarts = max([ending.restarts for ending in told] + ([last.restarts] if last else []), default=0)
     return Summary(
         name=name,
         outcome=outcome,
@@ -138,7 +142,8 @@ def summarize(
         progress=latest(first.progress if first else None, last.progress if last else None),
         result=result,
         ddp=(first.ddp if first else None) or (last.ddp if last else None),
-        restarts=max([ending.restarts for ending in told] + ([last.restarts] if last else []), default=0),
+        # The failure that was one too many is counted too, and was followed by no restart.
+        restarts=min(restarts, max_restarts) if outcome is Outcome.FAILED else restarts,
         max_restarts=max_restarts,
         disruptions=max(
             [ending.disruptions for ending in told] + ([last.disruptions] if last else []), default=0

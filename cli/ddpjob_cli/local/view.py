@@ -4,8 +4,9 @@ Why apart: the session knows what happened, this knows how it looks. Must not: f
 middle of a run is noted (`Output.gone`), and the session ends the job in order.
 """
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -13,13 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from ddpjob_api.report import JobReport
+from ddpjob_api.report import InEffect, JobReport
 from ddpjob_cli.local import words
 
 PLAIN_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""
 MARK = "[ddpjob] "
 """Begins the launchers' own lines; ours too, where theirs are shown with their node."""
+SAID_BY_RANK = re.compile(r"^\[rank \d+\] \[ddpjob\] (override|warning)")
+"""What every rank says of the settings; shown once, from the report. The node's log has each rank's."""
 
 
 class Output:
@@ -75,6 +78,8 @@ class View:
         # rich asks for a full IO object and uses these methods of it.
         self.console = Console(file=self.output, highlight=False, soft_wrap=True)  # type: ignore[arg-type]
         self.clock = clock
+        self.warned: list[str] = []
+        """Messages of warnings that were shown before the job ran; the ranks find the same."""
         self.last: JobReport | None = None
         self.said_at = clock()
         self.said = ""
@@ -109,6 +114,8 @@ class View:
         if text.startswith(MARK):
             self._print(Text(f"[node {node}] {text.removeprefix(MARK)}", style="dim"))
             return
+        if SAID_BY_RANK.match(text):
+            return
         shown = Text.from_ansi(text)
         if text.startswith("[rank ") and (end := text.find("] ")) > 0:
             shown.stylize("cyan", 0, end + 1)
@@ -124,9 +131,7 @@ class View:
 
     def report(self, report: JobReport) -> None:
         """Where the job stands now."""
-        for line in words.changes(self.last, report):
-            style = "red" if line.startswith("failed") else "yellow" if line.startswith("warning") else ""
-            self.say(line, style)
+        self._changes(words.changes(self.last, report))
         self.last = report
         if self.console.is_terminal:
             self._move(report)
@@ -136,6 +141,17 @@ class View:
         if text and text != self.said and now - self.said_at >= PLAIN_SECONDS:
             self.said, self.said_at = text, now
             self.say(text)
+
+    def closing(self, ddp: InEffect | None) -> None:
+        """What the last report came too early for."""
+        if ddp is not None:
+            self._changes(words.ddp_changes(self.last.ddp if self.last else None, ddp))
+
+    def _changes(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            warning = line.startswith(words.WARNING)
+            if not (warning and any(message in line for message in self.warned)):
+                self.say(line, "red" if line.startswith("failed") else "yellow" if warning else "")
 
     def _move(self, report: JobReport) -> None:
         now = report.progress

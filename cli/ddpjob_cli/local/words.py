@@ -14,6 +14,7 @@ SETTINGS: tuple[Shape, ...] = tuple(
     if shape.name not in {"bucketBytes", "worldSize", "allReduces", "overrides", "warnings"}
 )
 """The fields of `InEffect` that are settings."""
+WARNING = "warning: "
 
 
 def settings(ddp: InEffect) -> str:
@@ -25,6 +26,10 @@ def settings(ddp: InEffect) -> str:
             parts.append(f"{shape.name} {plain(value)}")
         elif shape.name == "bucketCapMB" and ddp.broadcast_buffers is not None:
             parts.append("bucketCapMB default (25, first bucket 1)")
+    if ddp.bucket_bytes:
+        parts.append(f"buckets {' + '.join(size(bucket) for bucket in ddp.bucket_bytes[:8])}")
+    if len(ddp.bucket_bytes) > 8:
+        parts.append(f"{len(ddp.bucket_bytes) - 8} more buckets")
     return ", ".join(parts)
 
 
@@ -50,22 +55,23 @@ def changes(before: JobReport | None, now: JobReport) -> list[str]:
         lines += ddp_changes(before.ddp if before else None, now.ddp)
     seen = before.failures if before else ()
     lines += [f"failed: {blame(failure)}" for failure in now.failures if failure not in seen]
-    started = before.generation if before else 1
-    if now.state is RunState.RUNNING and now.generation > max(started, 1):
-        lines.append(f"generation {now.generation} runs, restarts {now.restarts}")
     return lines
 
 
 def ddp_changes(before: InEffect | None, now: InEffect) -> list[str]:
+    """Settings once they are all known: the process group is there before the DDP object, and that before a step."""
     lines = []
-    # The process group is there before the DDP object; its settings alone are half the story.
-    if now.broadcast_buffers is not None and (before is None or before.broadcast_buffers is None):
+    if is_whole(now) and not (before is not None and is_whole(before)):
         lines.append(f"DDP settings in effect: {settings(now)}")
     known_overrides = before.overrides if before else ()
     lines += [f"override: {override(item)}" for item in now.overrides if item not in known_overrides]
     known_warnings = before.warnings if before else ()
-    lines += [f"warning: {text}" for text in now.warnings if text not in known_warnings]
+    lines += [f"{WARNING}{text}" for text in now.warnings if text not in known_warnings]
     return lines
+
+
+def is_whole(ddp: InEffect) -> bool:
+    return ddp.broadcast_buffers is not None and ddp.gradient_accumulation_steps is not None
 
 
 def missing(report: JobReport) -> str:
@@ -129,6 +135,12 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def size(number_of_bytes: int) -> str:
+    """`230 KiB`, `25 MiB`."""
+    kib = number_of_bytes / 1024
+    return f"{kib:.0f} KiB" if kib < 1024 else f"{number(round(kib / 1024, 1))} MiB"
+
+
 def duration(seconds: float) -> str:
     """`8 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = int(seconds + 0.5)
@@ -143,9 +155,11 @@ def progress(report: JobReport) -> str:
     """`step 40/180 (22 %), loss 0.412, 1234 samples/s, ETA 12 s`."""
     now = report.progress
     parts = []
+    if not now.step:
+        return f"waiting for {missing(report)}" if report.missing_nodes else ""
     if now.total_steps:
         parts.append(f"step {now.step}/{now.total_steps} ({100 * now.step // now.total_steps} %)")
-    elif now.step:
+    else:
         parts.append(f"step {now.step}")
     parts += rates(report)
     if report.restarts:

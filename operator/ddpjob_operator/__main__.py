@@ -1,0 +1,173 @@
+"""The operator's process: everything is put together here and nowhere else.
+
+`python -m ddpjob_operator` runs in a pod with a service account, or anywhere with a kubeconfig.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections import Counter
+
+import kopf
+
+from ddpjob_api import __version__
+from ddpjob_api.names import FIELD_MANAGER
+from ddpjob_operator.cache import Cache
+from ddpjob_operator.client import Client, Http, Limiter
+from ddpjob_operator.errors import ApiError
+from ddpjob_operator.handlers import kopf_settings, registry
+from ddpjob_operator.health import Health, Metrics
+from ddpjob_operator.observe import Key
+from ddpjob_operator.poller import Poller
+from ddpjob_operator.queue import Queue
+from ddpjob_operator.reconcile import Reconciler
+from ddpjob_operator.resync import first, keep_in_sync
+from ddpjob_operator.settings import BadSetting, Settings, from_environment
+from ddpjob_operator.tokens import Tokens
+
+log = logging.getLogger("ddpjob")
+
+
+class Operator:
+    """The parts and how they know each other.
+
+    Settled at the start: settings, metrics, client. Known of the cluster: cache, tokens, poller's reports.
+    Running: queue with the reconciler, poller, resync, health; kopf feeds the cache.
+    """
+
+    def __init__(self, settings: Settings, http: Http | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.http = http or Http()
+        limiter = Limiter(rate=settings.api_qps, burst=settings.api_burst)
+        self.client = Client(self.http, manager=FIELD_MANAGER, limiter=limiter)
+        self.client.observe = self.metrics.request
+
+        self.cache = Cache()
+        self.tokens = Tokens(self.client)
+        self.queue: Queue[Key] = Queue(self._work, workers=settings.workers)
+        self.poller = Poller(
+            self.cache, self.tokens, tell=self.queue.add, poll=settings.poll, progress=settings.progress
+        )
+        self.poller.observe = lambda result: self.metrics.polls.labels(result=result).inc()
+        self.reconciler = Reconciler(
+            self.client, self.cache, self.tokens, self.poller, image=settings.trainer_image
+        )
+        self.queue.failed = self._failed
+        self.health = Health(
+            self.metrics,
+            resync=settings.resync,
+            oldest_seconds=lambda: self.queue.oldest_seconds,
+            refresh=self._gauges,
+        )
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Until a signal, or `stop`. Leader election has its place around what follows the health server."""
+        settings = self.settings
+        if settings.health_port:
+            await self.health.start(settings.health_host, settings.health_port)
+        background: list[asyncio.Task[None]] = []
+        try:
+            await first(self.client, self.cache, settings.watch_namespaces)
+            self.health.synced()
+            for key in [*self.cache.keys()]:
+                self.queue.add(key)
+            self.queue.start()
+            background = [
+                asyncio.create_task(self.poller.run(), name="poller"),
+                asyncio.create_task(self._resync(), name="resync"),
+            ]
+            await self._watch(background, stop)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self.queue.stop()
+            await self.http.close()
+            await self.health.stop()
+
+    async def _watch(self, background: list[asyncio.Task[None]], stop: asyncio.Event | None) -> None:
+        """Kopf's watches, which end with a signal; a background task that ends brings the operator down."""
+        ended = stop or asyncio.Event()
+        for task in background:
+            task.add_done_callback(lambda _: ended.set())
+        settings = self.settings
+        await kopf.operator(
+            registry=registry(self.cache, self.queue.add, self.reconciler.forget),
+            settings=kopf_settings(),
+            standalone=True,
+            clusterwide=not settings.watch_namespaces,
+            namespaces=settings.watch_namespaces,
+            stop_flag=ended,
+        )
+        for task in background:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _resync(self) -> None:
+        await keep_in_sync(
+            self.client,
+            self.cache,
+            self.settings.watch_namespaces,
+            every=self.settings.resync,
+            add=self.queue.add,
+            done=self._synced,
+        )
+
+    def _synced(self, well: bool, ghosts: int) -> None:
+        self.metrics.resyncs.labels(result="ok" if well else "failed").inc()
+        self.metrics.ghosts.inc(ghosts)
+        if well:
+            self.health.synced()
+
+    async def _work(self, key: Key) -> float | None:
+        start = time.perf_counter()
+        again = await self.reconciler(key)
+        self.metrics.reconciles.labels(result="ok").inc()
+        self.metrics.reconcile_seconds.observe(time.perf_counter() - start)
+        return again
+
+    def _failed(self, key: Key, error: BaseException) -> None:
+        self.metrics.reconciles.labels(result="failed").inc()
+        log.warning("%s: will be looked at again: %s", key, error, exc_info=unexpected(error))
+
+    def _gauges(self) -> None:
+        self.metrics.depth.set(self.queue.depth)
+        self.metrics.oldest.set(self.queue.oldest_seconds)
+        self.metrics.jobs.clear()
+        for state, count in Counter(job.status.state or "New" for job in self.cache.jobs()).items():
+            self.metrics.jobs.labels(state=state).set(count)
+
+
+def unexpected(error: BaseException) -> BaseException | None:
+    """The error if it is ours to explain: a full traceback belongs in the log then."""
+    return None if isinstance(error, ApiError) else error
+
+
+def main() -> int:
+    try:
+        settings = from_environment(os.environ)
+    except BadSetting as error:
+        print(f"ddpjob-operator: {error}", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    for noisy in ("kopf", "aiohttp"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    where = ", ".join(settings.watch_namespaces) or "all namespaces"
+    log.info("ddpjob-operator %s serves %s; trainer image %s", __version__, where, settings.trainer_image)
+    try:
+        asyncio.run(Operator(settings).run())
+    except kopf.LoginError as error:
+        print(f"ddpjob-operator: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""Events about a job: what a person reads in `kubectl describe ddpjob`.
+
+Why apart: which changes are worth telling is decided by comparing two statuses, purely; nothing is told twice,
+because each change is written once, and told only after it was written.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.spec import API_VERSION, KIND
+from ddpjob_operator.model import Status, Truth, stamp
+from ddpjob_operator.observe import JobView
+
+COMPONENT = "ddpjob-operator"
+MESSAGE_MAX = 1024
+TOLD = {
+    (Condition.ADMITTED, Truth.FALSE): "Warning",
+    (Condition.RUNNING, Truth.TRUE): "Normal",
+    (Condition.RESTARTING, Truth.TRUE): "Warning",
+    (Condition.SUSPENDED, Truth.TRUE): "Normal",
+    (Condition.COMPLETE, Truth.TRUE): "Normal",
+    (Condition.FAILED, Truth.TRUE): "Warning",
+}
+"""Conditions whose change is told, with the event's type."""
+QUIET = frozenset({Reason.ALL_PODS_READY, Reason.PODS_STARTING, Reason.SUSPENDED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One thing that happened, past tense, with the cluster's own words."""
+
+    type: str
+    reason: str
+    message: str
+
+
+def between(old: Status, new: Status) -> list[Event]:
+    """What to tell about the way from one status to the next."""
+    told = [
+        Event(
+            type=kind,
+            reason=state.reason if condition is not Condition.RUNNING else "Running",
+            message=state.message,
+        )
+        for (condition, truth), kind in TOLD.items()
+        if (state := new.condition(condition)) is not None
+        and state.status == truth
+        and ((before := old.condition(condition)) is None or before.status != truth)
+    ]
+    ready, before = new.condition(Condition.PODS_READY), old.condition(Condition.PODS_READY)
+    troubled = ready is not None and ready.status == Truth.FALSE and ready.reason not in QUIET
+    if ready and troubled and not new.finished and (before is None or before.reason != ready.reason):
+        told.append(Event(type="Warning", reason=ready.reason, message=ready.message))
+    failure = new.last_failure
+    if (
+        failure is not None
+        and failure != old.last_failure
+        and not any(failure.message in e.message for e in told)
+    ):
+        told.append(
+            Event(
+                type="Warning", reason=failure.reason.value, message=failure.message or failure.reason.value
+            )
+        )
+    return told
+
+
+def bodies(job: JobView, events: Iterable[Event], *, now: datetime) -> list[dict[str, Any]]:
+    """The events as Kubernetes objects; the name follows from the content, so that a repeated one is one."""
+    found = []
+    for event in events:
+        identity = f"{job.uid}|{event.reason}|{event.message}|{stamp(now)}"
+        found.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {
+                    "name": f"{job.key.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}",
+                    "namespace": job.key.namespace,
+                },
+                "involvedObject": {
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": job.key.name,
+                    "namespace": job.key.namespace,
+                    "uid": job.uid,
+                },
+                "type": event.type,
+                "reason": event.reason,
+                "message": event.message[:MESSAGE_MAX],
+                "source": {"component": COMPONENT},
+                "reportingComponent": COMPONENT,
+                "firstTimestamp": stamp(now),
+                "lastTimestamp": stamp(now),
+                "count": 1,
+            }
+        )
+    return found

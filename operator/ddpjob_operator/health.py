@@ -1,0 +1,113 @@
+"""`/healthz`, `/readyz`, `/metrics` of the operator.
+
+Why our own: kopf's liveness says only that its own server runs. Healthy means here: the event loop turns, no key is
+stuck, and the last resync was not long ago. Must not: label anything by job.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ddpjob_api import __version__
+
+STUCK_SECONDS = 300.0
+
+
+class Metrics:
+    """What the operator counts. Names begin with `ddpjob_operator_`."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        make: dict[str, Any] = {"registry": self.registry, "namespace": "ddpjob_operator"}
+        self.reconciles = Counter("reconciles", "Looks at a job, by result.", ["result"], **make)
+        self.reconcile_seconds = Histogram("reconcile_duration_seconds", "Time of one look at a job.", **make)
+        self.requests = Counter(
+            "api_requests",
+            "Requests to the API server (kopf's watches apart).",
+            ["verb", "resource", "code"],
+            **make,
+        )
+        self.request_seconds = Histogram(
+            "api_request_duration_seconds", "Time of one request to the API server.", ["verb"], **make
+        )
+        self.polls = Counter("polls", "Questions to coordinators, by result.", ["result"], **make)
+        self.ghosts = Counter("resync_ghosts", "Objects whose deletion no watch reported.", **make)
+        self.resyncs = Counter("resyncs", "Full lists of all objects, by result.", ["result"], **make)
+        self.depth = Gauge("queue_depth", "Jobs waiting for a look, or being looked at.", **make)
+        self.oldest = Gauge("queue_oldest_seconds", "How long the oldest of them has waited.", **make)
+        self.jobs = Gauge("jobs", "DDPJobs known, by state.", ["state"], **make)
+        info = Gauge("build_info", "Always 1; the label says the version.", ["version"], **make)
+        info.labels(version=__version__).set(1)
+
+    def request(self, verb: str, resource: str, status: int, seconds: float) -> None:
+        """A `client.Observer`."""
+        self.requests.labels(verb=verb, resource=resource, code=str(status)).inc()
+        self.request_seconds.labels(verb=verb).observe(seconds)
+
+
+class Health:
+    """The server. `synced` is called after every full list."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        resync: timedelta,
+        oldest_seconds: Callable[[], float],
+        refresh: Callable[[], None],
+    ) -> None:
+        self._metrics = metrics
+        self._patience = 3 * resync.total_seconds() + 60
+        self._oldest_seconds = oldest_seconds
+        self._refresh = refresh
+        self._synced: float | None = None
+        self._born = time.monotonic()
+        self._runner: web.AppRunner | None = None
+
+    def synced(self) -> None:
+        self._synced = time.monotonic()
+
+    def trouble(self) -> str | None:
+        """Why the process should be restarted, or None."""
+        since = time.monotonic() - (self._synced or self._born)
+        if since > self._patience:
+            return f"no full list of the objects for {since:.0f} s"
+        if (oldest := self._oldest_seconds()) > STUCK_SECONDS:
+            return f"a job has waited for {oldest:.0f} s"
+        return None
+
+    async def start(self, host: str, port: int) -> int:
+        """Serve; returns the port (of 0: the one that was free)."""
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._serve_metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        trouble = self.trouble()
+        return web.Response(text=trouble or "ok", status=503 if trouble else 200)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._synced is not None
+        return web.Response(
+            text="ok" if ready else "not all objects are listed yet", status=200 if ready else 503
+        )
+
+    async def _serve_metrics(self, _: web.Request) -> web.Response:
+        self._refresh()
+        body = await asyncio.to_thread(generate_latest, self._metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -1,0 +1,161 @@
+"""Restarts and disruptions: what a job has spent of its budgets, each incident once.
+
+Two see the same incidents: the coordinator (a worker died, a launcher was lost) and the operator (a pod ended). Both
+report totals that contain the other's, so the larger one is right. What keeps the operator itself from counting twice,
+whatever moment it is killed at, is in the objects and not in its memory:
+
+- a pod without the tracking finalizer, or with a successor, is accounted for;
+- `status.incident` is the newest incident counted: (generation, incarnation). A pod of a lower incarnation that ends
+  while the job is still at that generation was taken down by the same one.
+
+The finalizer goes only after the status with the count was written (`desired.py`), so an incident cannot get lost
+either. Must not: decide what follows from a count (`status.py`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ddpjob_api.conditions import Reason
+from ddpjob_api.report import Failure, JobReport, Outcome
+from ddpjob_operator.model import Incident, Status, stamp
+from ddpjob_operator.observe import PodView
+
+RESTARTS = frozenset({Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.NO_PROGRESS})
+"""Failures of the program; everything else is a disruption."""
+SIGTERM, SIGKILL = 15, 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Why a pod does not take part any more."""
+
+    reason: Reason
+    message: str
+
+
+def account(
+    status: Status, pods: Iterable[PodView], report: JobReport | None, *, now: datetime, leaving: bool
+) -> Status:
+    """The status with new incidents counted and the replacements' number moved past every pod that ended.
+
+    Args:
+        leaving: the pods go because the job is suspended or at its end: nothing is counted.
+    """
+    pods = sorted(pods, key=lambda pod: (pod.created, pod.index))
+    known: set[str] = set()
+    if report is not None:
+        status = replace(
+            status,
+            restarts=max(status.restarts, report.restarts),
+            disruptions=max(status.disruptions, report.disruptions),
+            generation=max(status.generation, report.generation),
+            last_failure=newer(status.last_failure, report.last_failure),
+        )
+        known = {failure.pod_uid for failure in report.failures if failure.pod_uid}
+    lost = [pod for pod in pods if not pod.live and not (pod.end and pod.end.done)]
+    after = max([status.next_incarnation, *(pod.incarnation + 2 for pod in pods if not pod.live)])
+    if leaving:
+        # What ends now belongs to the leaving, also if the job is resumed before the last pod has gone.
+        after = past_all(pods, after)
+        status = replace(
+            status, incident=Incident(generation=status.generation, incarnation=max(0, after - 1))
+        )
+    else:
+        for pod in lost:
+            if accounted(pod, pods) or same_incident(pod, status.incident, status.generation):
+                continue
+            loss = loss_of(pod)
+            failure = Failure(
+                reason=loss.reason,
+                node=pod.index,
+                pod=pod.name,
+                pod_uid=pod.uid,
+                host_node=pod.host_node,
+                exit_code=pod.end.exit_code if pod.end else None,
+                message=loss.message[:1024],
+                generation=status.generation,
+                at=stamp(now),
+            )
+            after = past_all(pods, after)
+            status = replace(
+                status,
+                incident=Incident(generation=status.generation, incarnation=after - 1),
+                last_failure=reported(pod) or newer(failure, status.last_failure),
+            )
+            if pod.uid in known:
+                continue
+            if loss.reason in RESTARTS:
+                status = replace(status, restarts=status.restarts + 1)
+            else:
+                status = replace(status, disruptions=status.disruptions + 1)
+    for pod in pods:
+        said = pod.end.report if pod.end else None
+        if said is not None and pod.tracked:
+            status = replace(
+                status,
+                restarts=max(status.restarts, said.restarts),
+                disruptions=max(status.disruptions, said.disruptions),
+                generation=max(status.generation, said.generation),
+            )
+    return replace(status, next_incarnation=after)
+
+
+def past_all(pods: Iterable[PodView], after: int) -> int:
+    """A number for replacements that is higher than that of any pod there is."""
+    return max([after, *(pod.incarnation + 2 for pod in pods)])
+
+
+def accounted(pod: PodView, pods: Iterable[PodView]) -> bool:
+    """Whether an earlier status already tells of this pod's end."""
+    return not pod.tracked or any(
+        other.index == pod.index and other.incarnation > pod.incarnation for other in pods
+    )
+
+
+def same_incident(pod: PodView, incident: Incident | None, generation: int) -> bool:
+    return (
+        incident is not None and incident.generation == generation and pod.incarnation < incident.incarnation
+    )
+
+
+def loss_of(pod: PodView) -> Loss:
+    """What took a pod away that is not live."""
+    end, name = pod.end, f"pod {pod.name}"
+    where = f" on node {pod.host_node}" if pod.host_node else ""
+    if end is not None and end.reason == "OOMKilled":
+        limit = f" (limit {pod.memory_limit})" if pod.memory_limit else ""
+        return Loss(
+            reason=Reason.OOM_KILLED, message=f"{name}{where} ran out of memory{limit} and was killed"
+        )
+    if pod.disruption is not None:
+        return Loss(reason=Reason.DISRUPTED, message=f"{name}{where}: {pod.disruption}")
+    if pod.deleting:
+        return Loss(reason=Reason.DISRUPTED, message=f"{name}{where} was deleted")
+    if end is None or end.exit_code is None:
+        return Loss(
+            reason=Reason.POD_LOST, message=f"{name}{where} is lost. {end.words if end else ''}".strip()
+        )
+    if end.report is not None and end.report.outcome is Outcome.STOPPED:
+        return Loss(reason=Reason.DISRUPTED, message=f"{name}{where} was stopped on request")
+    if end.report is not None and end.report.message:
+        return Loss(reason=Reason.PROGRAM_FAILED, message=end.report.message)
+    if end.signal in (SIGKILL, SIGTERM):
+        return Loss(reason=Reason.KILLED, message=f"{name}{where} was killed (signal {end.signal})")
+    words = f": {end.words}" if end.words else ""
+    return Loss(
+        reason=Reason.PROGRAM_FAILED,
+        message=f"{name}{where} ended with exit code {end.exit_code} ({end.reason}){words}",
+    )
+
+
+def reported(pod: PodView) -> Failure | None:
+    """The failure that the launcher itself named in its last words."""
+    return pod.end.report.failure if pod.end and pod.end.report else None
+
+
+def newer(one: Failure | None, other: Failure | None) -> Failure | None:
+    """The later failure; where the times are equal the second, which comes from closer to it."""
+    if one is None or other is None:
+        return other or one
+    return other if (other.at or "") >= (one.at or "") else one

@@ -1,0 +1,255 @@
+"""The status of a DDPJob as a type, and how it is read and written.
+
+Why apart: it is the operator's only memory, so every field of it stands here with its meaning; `crds/ddpjob.yaml`
+says the same. Must not: decide what the status should be (`status.py`).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeVar, cast, get_args, get_origin
+
+from ddpjob_api.codec import Problem, decode_value, render, shapes
+from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.fields import Json, limited
+from ddpjob_api.report import Failure, InEffect
+
+T = TypeVar("T")
+MESSAGE_MAX = 4096
+
+
+class Truth(StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionState:
+    """One entry of `status.conditions`."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_time: str
+    observed_generation: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Pods counted."""
+
+    desired: int = 0
+    ready: int = 0
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressState:
+    """`status.progress`: the coordinator's numbers and what the columns show."""
+
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int | None = None
+    percent: int | None = None
+    text: str | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    eta_seconds: int | None = None
+    eta: str | None = None
+    checkpoint_step: int | None = None
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What the pods of this run are made from; replacements take the same."""
+
+    image: str = ""
+    trainer_version: str = ""
+    protocol: int = 0
+    template_hash: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """The newest incident the ledger counted: pods it took down later are part of it (`ledger.py`)."""
+
+    generation: int = 0
+    incarnation: int = 0
+    """Pods with a lower one were there when it happened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """`status` of a DDPJob."""
+
+    observed_generation: int | None = None
+    state: str | None = None
+    reason: str | None = None
+    conditions: tuple[ConditionState, ...] = ()
+    start_time: str | None = None
+    completion_time: str | None = None
+    nodes: Nodes = limited(factory=Nodes)
+    ready: str | None = None
+    restarts: int = 0
+    disruptions: int = 0
+    generation: int = 0
+    next_incarnation: int = 0
+    """Replacements take the number before this one; 0: no pod was ever made."""
+    incident: Incident | None = None
+    active_seconds: int = 0
+    active_since: str | None = None
+    progress: ProgressState | None = None
+    result: Json = limited(factory=dict)
+    ddp: InEffect | None = None
+    last_failure: Failure | None = None
+    runtime: Runtime | None = None
+
+    def condition(self, kind: Condition) -> ConditionState | None:
+        return next((found for found in self.conditions if found.type == kind), None)
+
+    def is_true(self, kind: Condition) -> bool:
+        found = self.condition(kind)
+        return found is not None and found.status == Truth.TRUE
+
+    @property
+    def finished(self) -> bool:
+        return self.is_true(Condition.COMPLETE) or self.is_true(Condition.FAILED)
+
+    @property
+    def incarnation(self) -> int:
+        """The number that pods made now carry."""
+        return max(0, self.next_incarnation - 1)
+
+
+def set_condition(
+    status: Status, kind: Condition, truth: Truth, reason: Reason, message: str, *, now: datetime
+) -> Status:
+    """The status with that condition; its transition time moves only when its truth does."""
+    old = status.condition(kind)
+    moved = old is None or old.status != truth
+    new = ConditionState(
+        type=kind.value,
+        status=truth.value,
+        reason=reason.value,
+        message=message[:MESSAGE_MAX],
+        last_transition_time=stamp(now) if old is None or moved else old.last_transition_time,
+        observed_generation=status.observed_generation,
+    )
+    if old is not None and replace(old, observed_generation=new.observed_generation) == new:
+        return replace(status, conditions=tuple(new if c.type == kind else c for c in status.conditions))
+    others = [found for found in status.conditions if found.type != kind]
+    order = list(Condition)
+    conditions = sorted(
+        [*others, new], key=lambda c: order.index(Condition(c.type)) if c.type in order else 99
+    )
+    return replace(status, conditions=tuple(conditions))
+
+
+def read_status(document: object) -> Status:
+    """The status in a resource. What cannot be read (another version wrote it) is as if it were not there."""
+    return tolerant(Status, document)
+
+
+def write_status(status: Status) -> dict[str, Any]:
+    """The document that stands in the resource; zeros that people look for are spelled out."""
+    document: dict[str, Any] = render(status)
+    document["restarts"] = status.restarts
+    document["disruptions"] = status.disruptions
+    nodes = status.nodes
+    document["nodes"] = {
+        "desired": nodes.desired, "ready": nodes.ready, "active": nodes.active,
+        "succeeded": nodes.succeeded, "failed": nodes.failed,
+    }  # fmt: skip
+    if status.progress is not None:
+        document["progress"] = {"step": status.progress.step, **render(status.progress)}
+    if status.runtime is not None:
+        document["runtime"] = {
+            "image": status.runtime.image,
+            "trainerVersion": status.runtime.trainer_version,
+            "protocol": status.runtime.protocol,
+            "templateHash": status.runtime.template_hash,
+        }
+    cleaned: dict[str, Any] = finite(document)
+    return cleaned
+
+
+def tolerant(kind: type[T], document: object) -> T:
+    """A `kind` with every field that can be read; a required field that cannot takes its type's zero."""
+    values: dict[str, Any] = {}
+    given = document if isinstance(document, Mapping) else {}
+    for shape in shapes(cast("Any", kind)):
+        item = given.get(shape.name)
+        if item is None:
+            if shape.required:
+                values[shape.field.name] = zero(shape.hint)
+            continue
+        if is_dataclass(shape.hint):
+            values[shape.field.name] = tolerant(cast("type[Any]", shape.hint), item)
+            continue
+        if get_origin(shape.hint) is tuple and is_dataclass(get_args(shape.hint)[0]):
+            inner = get_args(shape.hint)[0]
+            items = item if isinstance(item, list) else []
+            values[shape.field.name] = tuple(tolerant(inner, each) for each in items)
+            continue
+        problems: list[Problem] = []
+        value = decode_value(shape.hint, item, (), shape.limits, problems)
+        if not problems:
+            values[shape.field.name] = value
+        elif shape.required:
+            values[shape.field.name] = zero(shape.hint)
+    return kind(**values)
+
+
+def pruned(kind: type, document: object) -> object:
+    """The document without fields that `kind` does not have: a newer trainer may say more than we know."""
+    if not isinstance(document, Mapping):
+        return document
+    known: dict[str, Any] = {}
+    for shape in shapes(kind):
+        item = document.get(shape.name)
+        if item is None:
+            continue
+        inner = get_args(shape.hint)[0] if get_origin(shape.hint) is tuple else None
+        if is_dataclass(shape.hint):
+            item = pruned(cast("type", shape.hint), item)
+        elif isinstance(inner, type) and is_dataclass(inner) and isinstance(item, list):
+            item = [pruned(inner, each) for each in item]
+        known[shape.name] = item
+    return known
+
+
+def zero(hint: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return Reason.UNKNOWN if hint is Reason else next(iter(hint))
+    return hint()
+
+
+def finite(value: Any) -> Any:
+    """The document without NaN and infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items() if not (isinstance(v, float) and not math.isfinite(v))}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return value
+
+
+def stamp(moment: datetime) -> str:
+    """RFC 3339 in whole seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment_of(text: object) -> datetime | None:
+    """The time in an RFC 3339 text; None where there is none."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return None

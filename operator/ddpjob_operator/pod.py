@@ -1,0 +1,255 @@
+"""The pod of one rank group: what a launcher finds around it.
+
+Why apart: this is the contract with the launcher (environment, mounts, ports) and with the cluster (restricted pods),
+in one readable place; the user's template is laid over it afterwards (`overlay.py`).
+Must not: know which pods exist or talk to anybody.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+from ddpjob_api.codec import render
+from ddpjob_api.names import (
+    ANNOTATION_JOB_UID,
+    ANNOTATION_TEMPLATE_HASH,
+    CHECKPOINT_PATH,
+    FINALIZER_TRACKING,
+    LABEL_INCARNATION,
+    LABEL_INDEX,
+    LABEL_JOB,
+    RUN_PATH,
+    TERMINATION_LOG,
+    TOKEN_PATH,
+    TRAINER_CONTAINER,
+    WORKSPACE_PATH,
+    LauncherEnv,
+    host_name,
+    pod_name,
+    secret_name,
+    service_name,
+)
+from ddpjob_api.spec import API_VERSION, KIND, Placement, Spec
+from ddpjob_operator.model import Runtime, Status
+from ddpjob_operator.observe import JobView
+from ddpjob_operator.overlay import laid_over
+
+Body = dict[str, Any]
+
+LAUNCHER = ["python", "-m", "ddpjob_trainer.launcher"]
+GRACE_MARGIN_SECONDS = 15
+"""What the kubelet adds to the workers' grace period, for the launcher's own end."""
+GROUP = 65532
+"""The images' group: volumes are made writable for it, whatever uid an image runs as."""
+READY_PERIOD_SECONDS = 1
+
+
+def pod(job: JobView, spec: Spec, status: Status, runtime: Runtime, *, index: int, incarnation: int) -> Body:
+    """The pod of an index, in the incarnation the ledger gave it.
+
+    Raises:
+        Refused: the template touches what is not its own (`overlay.py`).
+    """
+    body: Body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(job.key.name, index, incarnation),
+            "namespace": job.key.namespace,
+            "labels": {
+                **labels(job.key.name),
+                LABEL_INDEX: str(index),
+                LABEL_INCARNATION: str(incarnation),
+                "sidecar.istio.io/inject": "false",
+            },
+            "annotations": {
+                ANNOTATION_JOB_UID: job.uid,
+                ANNOTATION_TEMPLATE_HASH: runtime.template_hash,
+                "kubectl.kubernetes.io/default-container": TRAINER_CONTAINER,
+                "prometheus.io/scrape": "true",
+                "prometheus.io/port": str(spec.ports.metrics),
+                "prometheus.io/path": "/metrics",
+            },
+            "finalizers": [FINALIZER_TRACKING],
+            "ownerReferences": [owner(job)],
+        },
+        "spec": {
+            "hostname": host_name(job.key.name, index),
+            "subdomain": service_name(job.key.name),
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": int(spec.recovery.grace_period.total_seconds())
+            + GRACE_MARGIN_SECONDS,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "fsGroup": GROUP,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container(job, spec, status, runtime, index=index, incarnation=incarnation)],
+            "volumes": volumes(job.key.name, spec),
+        },
+    }
+    if spec.image_pull_secrets:
+        body["spec"]["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
+    affinity = affinity_of(job.key.name, spec.placement)
+    if affinity:
+        body["spec"]["affinity"] = affinity
+    return laid_over(body, spec.template)
+
+
+def container(
+    job: JobView, spec: Spec, status: Status, runtime: Runtime, *, index: int, incarnation: int
+) -> Body:
+    """The trainer container."""
+    given: Body = {
+        "name": TRAINER_CONTAINER,
+        "image": runtime.image,
+        "command": list(LAUNCHER),
+        "workingDir": WORKSPACE_PATH if spec.workspace else "/tmp",
+        "env": [
+            *user_env(spec),
+            *launcher_env(job, spec, status, index=index, incarnation=incarnation),
+        ],
+        "ports": [{"name": "metrics", "containerPort": spec.ports.metrics, "protocol": "TCP"}],
+        "readinessProbe": {
+            "httpGet": {"path": "/readyz", "port": spec.ports.metrics},
+            "periodSeconds": READY_PERIOD_SECONDS,
+            "failureThreshold": 1,
+        },
+        "resources": render(spec.resources_per_node),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts(spec),
+    }
+    if spec.env_from:
+        given["envFrom"] = [render(source) for source in spec.env_from]
+    return given
+
+
+def user_env(spec: Spec) -> list[Body]:
+    """What the resource sets, and a home that can be written where it sets none."""
+    own = [render(variable) for variable in spec.env]
+    names = {variable.name for variable in spec.env}
+    usual = {"HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "PYTHONUNBUFFERED": "1"}
+    return [*own, *({"name": name, "value": value} for name, value in usual.items() if name not in names)]
+
+
+def launcher_env(job: JobView, spec: Spec, status: Status, *, index: int, incarnation: int) -> list[Body]:
+    """The launcher's contract (`names.LauncherEnv`)."""
+    name, namespace = job.key.name, job.key.namespace
+    coordinator = f"{host_name(name, 0)}.{service_name(name)}.{namespace}.svc:{spec.ports.coordinator}"
+    values = {
+        LauncherEnv.NAME: name,
+        LauncherEnv.NAMESPACE: namespace,
+        LauncherEnv.UID: job.uid,
+        LauncherEnv.SPEC: json.dumps(render(for_launcher(spec)), separators=(",", ":")),
+        LauncherEnv.NODE_INDEX: str(index),
+        LauncherEnv.INCARNATION: str(incarnation),
+        LauncherEnv.COORDINATOR: coordinator,
+        LauncherEnv.TOKEN_FILE: TOKEN_PATH,
+        LauncherEnv.RESTARTS: str(status.restarts),
+        LauncherEnv.DISRUPTIONS: str(status.disruptions),
+        LauncherEnv.GENERATION: str(status.generation),
+        LauncherEnv.RUN_DIR: RUN_PATH,
+        LauncherEnv.CHECKPOINT_DIR: CHECKPOINT_PATH,
+        LauncherEnv.TERMINATION_LOG: TERMINATION_LOG,
+    }
+    fields = {
+        LauncherEnv.ADVERTISE_HOST: "status.podIP",
+        LauncherEnv.POD_NAME: "metadata.name",
+        LauncherEnv.POD_UID: "metadata.uid",
+        LauncherEnv.HOST_NODE: "spec.nodeName",
+    }
+    # A `$(NAME)` in the user's text must reach the launcher as it stands, so `$` is doubled for the kubelet.
+    plain = [{"name": key.value, "value": value.replace("$(", "$$(")} for key, value in values.items()]
+    return plain + [
+        {"name": key.value, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()
+    ]
+
+
+def for_launcher(spec: Spec) -> Spec:
+    """The spec without what only Kubernetes reads."""
+    return replace(
+        spec, template={}, env=(), env_from=(), image=None, image_pull_secrets=(), suspend=False,
+        active_deadline=None, ttl_after_finished=None,
+    )  # fmt: skip
+
+
+def mounts(spec: Spec) -> list[Body]:
+    found: list[Body] = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "run", "mountPath": RUN_PATH},
+        {"name": "token", "mountPath": TOKEN_PATH.rsplit("/", 1)[0], "readOnly": True},
+        {"name": "checkpoints", "mountPath": CHECKPOINT_PATH},
+    ]
+    if spec.workspace:
+        found.append({"name": "workspace", "mountPath": WORKSPACE_PATH, "readOnly": True})
+    return found
+
+
+def volumes(job: str, spec: Spec) -> list[Body]:
+    claim = spec.checkpoint.persistent_volume_claim if spec.checkpoint else None
+    found: list[Body] = [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        {"name": "token", "secret": {"secretName": secret_name(job), "defaultMode": 0o440}},
+        {
+            "name": "checkpoints",
+            **({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}),
+        },
+    ]
+    if spec.workspace and spec.workspace.config_map:
+        found.append({"name": "workspace", "configMap": {"name": spec.workspace.config_map}})
+    elif spec.workspace:
+        source = {"claimName": spec.workspace.persistent_volume_claim, "readOnly": True}
+        found.append({"name": "workspace", "persistentVolumeClaim": source})
+    return found
+
+
+def affinity_of(job: str, placement: Placement) -> Body:
+    """How the job's pods lie to each other."""
+    term = {"labelSelector": {"matchLabels": {LABEL_JOB: job}}, "topologyKey": "kubernetes.io/hostname"}
+    preferred = {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]
+    }
+    if placement is Placement.REQUIRE:
+        return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return {"podAffinity" if placement is Placement.PACK else "podAntiAffinity": preferred}
+
+
+def labels(job: str) -> dict[str, str]:
+    """On every object of a job."""
+    return {
+        LABEL_JOB: job,
+        "app.kubernetes.io/name": "ddpjob-training",
+        "app.kubernetes.io/instance": job,
+        "app.kubernetes.io/managed-by": "ddpjob-operator",
+    }
+
+
+def owner(job: JobView) -> Body:
+    """The reference by which deleting the job deletes the object."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job.key.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def template_hash(spec: Spec, image: str) -> str:
+    """Changes with whatever of the spec shapes a pod."""
+    shape = render(replace(spec, suspend=False, active_deadline=None, ttl_after_finished=None, image=image))
+    return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]

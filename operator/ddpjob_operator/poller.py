@@ -1,0 +1,211 @@
+"""The coordinators of running jobs, asked how far they are.
+
+Why apart: it talks to pods and not to the API server, at its own pace. A report is news for the queue when something
+happened; mere progress is told at the pace of status writes. Must not: write anything, or trust what it reads beyond
+its schema and size.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import aiohttp
+
+from ddpjob_api.codec import Invalid, load
+from ddpjob_api.messages import status_key
+from ddpjob_api.report import MAX_REPORT_BYTES, JobReport, RunState
+from ddpjob_operator.cache import Cache
+from ddpjob_operator.errors import ApiError
+from ddpjob_operator.model import pruned
+from ddpjob_operator.observe import JobView, Key, PodView
+from ddpjob_operator.tokens import Tokens
+
+log = logging.getLogger("ddpjob.poller")
+AT_ONCE = 32
+TIMEOUT = aiohttp.ClientTimeout(total=3, connect=1)
+EAGER = timedelta(seconds=1)
+"""Pause between questions while a job starts or restarts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a coordinator said last, and which pod that was."""
+
+    pod_uid: str
+    report: JobReport
+
+
+class Poller:
+    """Keeps the newest report of each job."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        tokens: Tokens,
+        *,
+        tell: Callable[[Key], None],
+        poll: timedelta,
+        progress: timedelta,
+    ) -> None:
+        self._cache = cache
+        self._tokens = tokens
+        self._tell = tell
+        self._poll = poll
+        self._progress = progress
+        self._said: dict[str, Said] = {}
+        self._due: dict[str, float] = {}
+        """By job uid, in the loop's time; absent: now."""
+        self._told: dict[str, float] = {}
+        self._misses: dict[str, int] = {}
+        self._wake = asyncio.Event()
+        self._limit = asyncio.Semaphore(AT_ONCE)
+        self._session: aiohttp.ClientSession | None = None
+        self.observe: Callable[[str], None] = lambda result: None
+        """Told of every poll, for metrics."""
+
+    def report(self, job: JobView, coordinator: PodView | None) -> JobReport | None:
+        """The newest report, if it came from this pod."""
+        said = self._said.get(job.uid)
+        return said.report if said and coordinator and said.pod_uid == coordinator.uid else None
+
+    def soon(self, job_uid: str) -> None:
+        """Something happened to the job's pods: ask at once."""
+        self._due.pop(job_uid, None)
+        self._misses.pop(job_uid, None)
+        self._wake.set()
+
+    def forget(self, job_uid: str) -> None:
+        for kept in (self._said, self._due, self._told, self._misses):
+            kept.pop(job_uid, None)
+
+    @property
+    def progress_every(self) -> timedelta:
+        """How often progress may be written, so that all jobs together stay a small part of the rate limit."""
+        return max(self._progress, timedelta(seconds=len(self._said) / 10))
+
+    async def run(self) -> None:
+        """Ask, for ever."""
+        asking: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                now = loop.time()
+                for job, coordinator in self._targets():
+                    if self._due.get(job.uid, 0.0) <= now:
+                        self._due[job.uid] = now + 3600
+                        task = asyncio.create_task(self._ask(job, coordinator))
+                        asking.add(task)
+                        task.add_done_callback(asking.discard)
+                self._wake.clear()
+                try:
+                    await asyncio.wait_for(self._wake.wait(), 0.5)
+                except TimeoutError:
+                    continue
+                await asyncio.sleep(0.05)  # a burst of pod events is one reason to ask
+        finally:
+            for task in asking:
+                task.cancel()
+            if self._session is not None:
+                await self._session.close()
+
+    async def stop(self, job: JobView, coordinator: PodView) -> bool:
+        """Ask the coordinator to save and end the whole job. False where it could not be asked."""
+        try:
+            token = await self._tokens.look_up(job)
+            if token is None or job.spec is None:
+                return False
+            url = f"http://{host(coordinator)}:{job.spec.ports.metrics}/stop"
+            async with self._http().post(url, headers=key(token), allow_redirects=False) as answer:
+                return answer.status < 300
+        except (aiohttp.ClientError, TimeoutError, OSError, ApiError) as error:
+            log.info("%s: the coordinator could not be asked to stop: %s", job.key, type(error).__name__)
+            return False
+
+    def _targets(self) -> list[tuple[JobView, PodView]]:
+        found = []
+        for cached in self._cache.jobs():
+            if cached.spec is None or cached.deleting or cached.status.finished:
+                continue
+            pods = [
+                pod for pod in self._cache.entry(cached.key).pods.values()
+                if pod.index == 0 and pod.owner_uid == cached.uid and pod.started and pod.address and pod.live
+            ]  # fmt: skip
+            if pods:
+                found.append((cached, max(pods, key=lambda pod: pod.incarnation)))
+        return found
+
+    async def _ask(self, job: JobView, coordinator: PodView) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._limit:
+            report = await self._fetch(job, coordinator)
+        self.observe("ok" if report else "failed")
+        settled = max(self._poll, timedelta(seconds=len(self._said) / 50))
+        if report is None:
+            misses = self._misses[job.uid] = self._misses.get(job.uid, 0) + 1
+            pause = min(settled, EAGER * misses)
+        else:
+            self._misses.pop(job.uid, None)
+            pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)
+            before = self._said.get(job.uid)
+            self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report)
+            happened = (
+                before is None or before.pod_uid != coordinator.uid or news(before.report) != news(report)
+            )
+            waited = loop.time() - self._told.get(job.uid, float("-inf"))
+            moved = before is not None and before.report != report
+            if happened or (moved and waited >= self.progress_every.total_seconds()):
+                self._told[job.uid] = loop.time()
+                self._tell(job.key)
+        if self._due.get(job.uid, 0.0) > loop.time():  # unless `soon` was called meanwhile
+            self._due[job.uid] = loop.time() + pause.total_seconds()
+
+    async def _fetch(self, job: JobView, coordinator: PodView) -> JobReport | None:
+        if job.spec is None:
+            return None
+        try:
+            token = await self._tokens.look_up(job)
+            if token is None:
+                return None
+            url = f"http://{host(coordinator)}:{job.spec.ports.metrics}/status"
+            async with self._http().get(url, headers=key(token), allow_redirects=False) as answer:
+                if answer.status != 200:
+                    log.debug("%s: /status answered %s", job.key, answer.status)
+                    return None
+                text = await answer.content.read(MAX_REPORT_BYTES + 1)
+                while len(text) <= MAX_REPORT_BYTES and (more := await answer.content.read(MAX_REPORT_BYTES)):
+                    text += more
+            if len(text) > MAX_REPORT_BYTES:
+                log.warning("%s: /status is larger than %d bytes and not read", job.key, MAX_REPORT_BYTES)
+                return None
+            return load(JobReport, pruned(JobReport, json.loads(text)))
+        except (Invalid, ValueError) as error:
+            log.warning("%s: /status is no report: %s", job.key, error)
+        except (aiohttp.ClientError, TimeoutError, OSError, ApiError) as error:
+            log.debug("%s: the coordinator did not answer: %s", job.key, type(error).__name__)
+        return None
+
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=TIMEOUT, trust_env=False)
+        return self._session
+
+
+def news(report: JobReport) -> tuple[object, ...]:
+    """What of a report changes conditions or counters."""
+    return (
+        report.term, report.generation, report.state, report.restarts, report.disruptions, report.last_failure,
+        report.outcome, report.nodes_joined, report.missing_nodes, report.progress.step > 0, report.progress.total_steps,
+        report.progress.checkpoint_step is not None,
+    )  # fmt: skip
+
+
+def key(token: bytes) -> dict[str, str]:
+    return {"Authorization": f"Bearer {status_key(token)}"}
+
+
+def host(pod: PodView) -> str:
+    address = pod.address or ""
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,122 @@
+"""Progress and results in a status: the coordinator's numbers, and the texts of the columns.
+
+Why apart: these fields change all the time and are written seldom, unlike everything else in a status.
+Must not: touch conditions or counts.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from ddpjob_api.report import Failure, JobReport, Progress, TerminationMessage
+from ddpjob_operator.model import ProgressState, Status, stamp
+from ddpjob_operator.observe import PodView
+
+RESULT_FIELDS = 32
+RESULT_TEXT = 1024
+
+
+def fold_report(status: Status, report: JobReport | None, *, now: datetime) -> Status:
+    """What the coordinator says about the training, in the status."""
+    if report is None:
+        return status
+    return folded(status, report.progress, report.result, now=now, ddp=report.ddp)
+
+
+def fold_words(status: Status, pods: Iterable[PodView], *, now: datetime | None = None) -> Status:
+    """What launchers said last, in the status; of several the lowest index knows most."""
+    said = [pod for pod in pods if pod.end and pod.end.report and pod.tracked]
+    for pod in sorted(said, key=lambda pod: (pod.incarnation, -pod.index)):
+        words = pod.end.report if pod.end else None
+        if words is not None and (pod.index == 0 or not status.result):
+            status = folded(status, words.progress, words.result, now=now, ddp=words.ddp)
+    return status
+
+
+def words_of(pods: Iterable[PodView]) -> Failure | None:
+    """The failure that a launcher of this end names, the lowest index first."""
+    reports: list[TerminationMessage] = [
+        pod.end.report
+        for pod in sorted(pods, key=lambda pod: pod.index)
+        if pod.tracked and pod.end and pod.end.report
+    ]
+    return next((report.failure for report in reports if report.failure), None)
+
+
+def folded(
+    status: Status,
+    progress: Progress | None,
+    result: Mapping[str, Any],
+    *,
+    now: datetime | None,
+    ddp: Any,
+) -> Status:
+    old = status.progress
+    new = old
+    if progress is not None and (progress.step > 0 or progress.total_steps is not None):
+        new = state_of(progress)
+        if old is not None and replace(old, updated_at=None) == new:
+            new = old
+        else:
+            new = replace(new, updated_at=stamp(now) if now else (old.updated_at if old else None))
+    return replace(
+        status,
+        progress=new,
+        result=bounded(result) if result else status.result,
+        ddp=ddp if ddp is not None else status.ddp,
+    )
+
+
+def state_of(progress: Progress) -> ProgressState:
+    total = progress.total_steps
+    percent = min(100, progress.step * 100 // total) if total else None
+    finished = total is not None and progress.step >= total
+    eta = (
+        None
+        if finished or progress.eta is None or not math.isfinite(progress.eta)
+        else max(0, round(progress.eta))
+    )
+    return ProgressState(
+        step=progress.step,
+        total_steps=total,
+        epoch=progress.epoch,
+        percent=percent,
+        text=f"{percent} %" if percent is not None else f"step {progress.step}",
+        loss=number(progress.loss),
+        samples_per_second=number(progress.samples_per_second),
+        eta_seconds=eta,
+        eta=duration(eta) if eta is not None else None,
+        checkpoint_step=progress.checkpoint_step,
+    )
+
+
+def number(value: float | None) -> float | None:
+    """Six digits are enough for a status; NaN and infinity are no JSON."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+def duration(seconds: int) -> str:
+    """`45s`, `12m`, `3h20m`, `2d4h`: two units at most, as kubectl writes ages."""
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes = seconds // 60
+    if minutes < 120:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours}h" if hours else f"{days}d"
+
+
+def bounded(result: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON scalars, as many as the CRD takes."""
+    kept: dict[str, Any] = {}
+    for name, value in list(result.items())[:RESULT_FIELDS]:
+        if isinstance(value, str):
+            kept[name] = value[:RESULT_TEXT]
+        elif value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+            kept[name] = value
+    return kept

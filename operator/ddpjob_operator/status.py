@@ -1,0 +1,328 @@
+"""The status a job should have, as a pure function of what was observed and what its status was.
+
+Why apart: conditions, counters and the verdict are what people and programs rely on; they can be tested as a table.
+Must not: talk to the API or read the clock (it is an argument). `ledger.py` counts, `trouble.py` says what holds pods
+up, `progress.py` writes numbers for people.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.report import JobReport, Outcome, RunState
+from ddpjob_api.spec import Spec
+from ddpjob_operator.desired import members
+from ddpjob_operator.ledger import RESTARTS, account, accounted
+from ddpjob_operator.model import Nodes, Runtime, Status, Truth, moment_of, set_condition, stamp
+from ddpjob_operator.observe import JobView, PodView, Waiting
+from ddpjob_operator.progress import fold_report, fold_words, words_of
+from ddpjob_operator.trouble import Trouble, trouble_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """What was found out before the first pod."""
+
+    reason: Reason
+    """Accepted, InvalidSpec, NameConflict, or what PodsReady carries while no pod can be made."""
+    message: str = ""
+
+
+ACCEPTED = Admission(reason=Reason.ACCEPTED, message="the spec is valid and its pods can be made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Everything a status follows from."""
+
+    job: JobView
+    pods: tuple[PodView, ...]
+    """The job's own, ended and leaving ones included."""
+    admission: Admission
+    runtime: Runtime
+    """What a first pod made now would be made from."""
+    report: JobReport | None = None
+    """What the coordinator of the live pod of index 0 said last."""
+    refused: Trouble | None = None
+    """Why the API server did not take a pod."""
+    hints: Mapping[str, Waiting] = field(default_factory=dict)
+    """By pod uid: what the cluster's events say about a pod that waits without a reason of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a job ended."""
+
+    condition: Condition
+    reason: Reason
+    message: str
+
+
+def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Status:
+    """The next status. Equal to the present one when nothing happened."""
+    old = seen.job.status
+    fresh = replace(old, observed_generation=seen.job.generation)
+    if old.finished:
+        # A job that ended is never looked at as a running one again; only its last words may still come in.
+        return counted(
+            fold_words(replace(fresh, observed_generation=old.observed_generation), seen.pods), seen
+        )
+    spec = seen.job.spec
+    verdict = invalid(seen) or ending(seen.pods, spec)
+    leaving = verdict is not None or (spec is not None and spec.suspend)
+    fresh = account(fresh, seen.pods, seen.report, now=now, leaving=leaving)
+    if spec is not None and verdict is None:
+        fresh = on_the_clock(fresh, seen, spec, now=now)
+        verdict = overspent(fresh, spec, now=now)
+    if verdict is not None:
+        fresh = concluded(fresh, seen, verdict, now=now)
+    elif spec is not None:
+        fresh = conditions(fresh, seen, spec, now=now)
+    fresh = summary(counted(fresh, seen))
+    talked = fold_words(fold_report(fresh, seen.report, now=now), seen.pods, now=now)
+    if fresh != old or verdict is not None or progress_due(old, now, progress_every):
+        return talked
+    return fresh
+
+
+def progress_due(status: Status, now: datetime, every: timedelta) -> bool:
+    at = moment_of(status.progress.updated_at) if status.progress else None
+    return at is None or now - at >= every
+
+
+def invalid(seen: Observed) -> Verdict | None:
+    if seen.job.spec is None:
+        return Verdict(condition=Condition.FAILED, reason=Reason.INVALID_SPEC, message=seen.job.problem)
+    if seen.admission.reason is Reason.INVALID_SPEC:
+        return Verdict(condition=Condition.FAILED, reason=Reason.INVALID_SPEC, message=seen.admission.message)
+    return None
+
+
+def ending(pods: tuple[PodView, ...], spec: Spec | None) -> Verdict | None:
+    """What the launchers' last words say about the job as a whole."""
+    said = [pod for pod in sorted(pods, key=lambda pod: pod.index) if pod.end and pod.end.report]
+    if any(pod.end and pod.end.done for pod in said):
+        # A launcher says Done only after the coordinator confirmed that every worker of every node ended with 0.
+        return Verdict(
+            condition=Condition.COMPLETE,
+            reason=Reason.ALL_RANKS_SUCCEEDED,
+            message="every rank ended with exit code 0",
+        )
+    for pod in said:
+        report = pod.end.report if pod.end else None
+        if report is None or accounted(pod, pods) or spec is None:
+            continue
+        failure = report.failure
+        words = report.message or (failure.message if failure else "")
+        if failure and failure.message and failure.message not in words:
+            words = f"{failure.message}; {words}" if words else failure.message
+        if report.outcome is Outcome.REFUSED:
+            return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
+        if report.outcome is Outcome.FAILED:
+            reason = failure.reason if failure else Reason.PROGRAM_FAILED
+            if reason in RESTARTS and report.restarts >= spec.recovery.max_restarts:
+                reason = Reason.MAX_RESTARTS_EXCEEDED
+            elif reason in DISRUPTIONS and report.disruptions >= spec.recovery.max_disruptions:
+                reason = Reason.MAX_DISRUPTIONS_EXCEEDED
+            return Verdict(condition=Condition.FAILED, reason=reason, message=words)
+    return None
+
+
+DISRUPTIONS = frozenset({Reason.DISRUPTED, Reason.KILLED, Reason.NODE_LOST, Reason.POD_LOST})
+
+
+def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:
+    """The runtime pinned at the first pod and freed by suspension, and the seconds the job was active."""
+    if spec.suspend:
+        since = moment_of(status.active_since)
+        spent = int((now - since).total_seconds()) if since else 0
+        return replace(
+            status, runtime=None, active_since=None, active_seconds=status.active_seconds + max(0, spent)
+        )
+    if status.runtime is None and seen.admission.reason is Reason.ACCEPTED:
+        return replace(
+            status,
+            runtime=seen.runtime,
+            start_time=status.start_time or stamp(now),
+            active_since=stamp(now),
+            next_incarnation=max(1, status.next_incarnation),
+        )
+    return status
+
+
+def active_for(status: Status, now: datetime) -> timedelta:
+    """How long the job was not suspended."""
+    since = moment_of(status.active_since)
+    return timedelta(seconds=status.active_seconds) + (now - since if since else timedelta())
+
+
+def overspent(status: Status, spec: Spec, *, now: datetime) -> Verdict | None:
+    """Budgets and the clock."""
+    why = f" The last: {status.last_failure.message}" if status.last_failure else ""
+    limits = spec.recovery
+    if status.restarts > limits.max_restarts:
+        message = f"restarted {limits.max_restarts} times, which recovery.maxRestarts allows, and failed again.{why}"
+        return Verdict(condition=Condition.FAILED, reason=Reason.MAX_RESTARTS_EXCEEDED, message=message)
+    if status.disruptions > limits.max_disruptions:
+        message = f"disrupted more often than recovery.maxDisruptions ({limits.max_disruptions}) allows.{why}"
+        return Verdict(condition=Condition.FAILED, reason=Reason.MAX_DISRUPTIONS_EXCEEDED, message=message)
+    if spec.active_deadline is not None and active_for(status, now) >= spec.active_deadline:
+        seconds = int(spec.active_deadline.total_seconds())
+        return Verdict(
+            condition=Condition.FAILED,
+            reason=Reason.DEADLINE_EXCEEDED,
+            message=f"active for activeDeadlineSeconds ({seconds}); suspended time does not count",
+        )
+    return None
+
+
+def concluded(status: Status, seen: Observed, verdict: Verdict, *, now: datetime) -> Status:
+    """The conditions of a job that has ended."""
+    status = replace(
+        status,
+        completion_time=status.completion_time or stamp(now),
+        restarts=min(status.restarts, seen.job.spec.recovery.max_restarts)
+        if seen.job.spec
+        else status.restarts,
+        last_failure=words_of(seen.pods) or status.last_failure,
+    )
+    status = set_condition(status, verdict.condition, Truth.TRUE, verdict.reason, verdict.message, now=now)
+    if verdict.reason is Reason.INVALID_SPEC and status.runtime is None:
+        return set_condition(
+            status, Condition.ADMITTED, Truth.FALSE, verdict.reason, verdict.message, now=now
+        )
+    for kind in (Condition.PODS_READY, Condition.RENDEZVOUS_READY, Condition.RUNNING, Condition.RESTARTING):
+        if status.condition(kind) is not None:
+            status = set_condition(status, kind, Truth.FALSE, verdict.reason, "the job has ended", now=now)
+    return status
+
+
+def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:
+    """The conditions of a job that has not ended."""
+
+    def put(kind: Condition, truth: bool, reason: Reason, message: str) -> None:
+        nonlocal status
+        status = set_condition(status, kind, Truth.TRUE if truth else Truth.FALSE, reason, message, now=now)
+
+    old = seen.job.status
+    admission = seen.admission
+    if admission.reason is Reason.NAME_CONFLICT:
+        put(Condition.ADMITTED, False, admission.reason, admission.message)
+    else:
+        put(Condition.ADMITTED, True, ACCEPTED.reason, ACCEPTED.message)
+    if spec.suspend:
+        going = [pod.name for pod in seen.pods if not pod.ended]
+        words = (
+            f"{len(going)} pods are saving and ending" if going else "no pods; set suspend to false to go on"
+        )
+        put(Condition.SUSPENDED, not going, Reason.SUSPENDED, words)
+        for kind in (
+            Condition.PODS_READY,
+            Condition.RENDEZVOUS_READY,
+            Condition.RUNNING,
+            Condition.RESTARTING,
+        ):
+            if old.condition(kind) is not None:
+                put(kind, False, Reason.SUSPENDED, "the job is suspended")
+        return status
+    if old.condition(Condition.SUSPENDED) is not None:
+        put(Condition.SUSPENDED, False, Reason.RESUMED, "the job is not suspended")
+    now_there = members(seen.pods, spec.nodes)
+    ready = sum(pod.ready for pod in now_there.values())
+    if ready == spec.nodes:
+        put(Condition.PODS_READY, True, Reason.ALL_PODS_READY, "the ranks of every pod have joined")
+    else:
+        trouble = trouble_of(seen, now_there) or Trouble(
+            reason=Reason.PODS_STARTING, message=f"{ready} of {spec.nodes} pods are ready"
+        )
+        put(Condition.PODS_READY, False, trouble.reason, trouble.message)
+    runs = ready == spec.nodes or running(status, seen, now_there, spec)
+    if runs:
+        put(Condition.RENDEZVOUS_READY, True, Reason.ALL_RANKS_JOINED, "every rank has joined")
+        put(Condition.RUNNING, True, Reason.TRAINING, "every rank runs")
+    else:
+        put(
+            Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, missing(seen.report, spec, now_there)
+        )
+        put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every rank runs")
+    was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)
+    if not runs and was:
+        failure = status.last_failure
+        reason = failure.reason if failure else Reason.DISRUPTED
+        put(Condition.RESTARTING, True, reason, failure.message if failure else "ranks are starting again")
+    elif runs and old.condition(Condition.RESTARTING) is not None:
+        put(Condition.RESTARTING, False, Reason.TRAINING, "every rank runs")
+    return status
+
+
+def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], spec: Spec) -> bool:
+    """Whether the coordinator says so; a script without a process group is never `ready`."""
+    report = seen.report
+    return (
+        report is not None
+        and report.state is RunState.RUNNING
+        and report.generation >= status.generation
+        and len(now_there) == spec.nodes
+        and all(pod.started for pod in now_there.values())
+    )
+
+
+def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodView]) -> str:
+    if report is not None and report.missing_nodes:
+        shown = ", ".join(str(index) for index in report.missing_nodes[:8])
+        return f"the launchers of {shown} have not joined ({report.nodes_joined} of {report.nodes_expected} have)"
+    if len(now_there) < spec.nodes:
+        return f"{len(now_there)} of {spec.nodes} pods are there"
+    return "the ranks are joining"
+
+
+def counted(status: Status, seen: Observed) -> Status:
+    """The counters over pods."""
+    spec, pods = seen.job.spec, seen.pods
+    done = sum(1 for pod in pods if pod.end and pod.end.done)
+    failed = sum(1 for pod in pods if pod.ended and not (pod.end and pod.end.done))
+    if status.finished:
+        nodes = replace(
+            status.nodes, ready=0, active=0, succeeded=max(done, status.nodes.succeeded), failed=failed
+        )
+        complete = status.is_true(Condition.COMPLETE)
+        return replace(
+            status,
+            nodes=nodes,
+            ready=f"{nodes.desired if complete else 0}/{nodes.desired}" if nodes.desired else None,
+        )
+    desired = spec.nodes if spec and not spec.suspend else 0
+    now_there = members(pods, spec.nodes if spec else 0)
+    nodes = Nodes(
+        desired=desired,
+        ready=sum(pod.ready for pod in now_there.values()) if desired else 0,
+        active=sum(pod.live for pod in pods),
+        succeeded=done,
+        failed=failed,
+    )
+    return replace(status, nodes=nodes, ready=f"{nodes.ready}/{desired}")
+
+
+def summary(status: Status) -> Status:
+    """`state`: one word for the column, and the reason of the condition it comes from."""
+    for kind in (
+        Condition.FAILED,
+        Condition.COMPLETE,
+        Condition.SUSPENDED,
+        Condition.RESTARTING,
+        Condition.RUNNING,
+    ):
+        found = status.condition(kind)
+        if found is not None and found.status == Truth.TRUE:
+            return replace(status, state=kind.value, reason=found.reason)
+    suspended, admitted = status.condition(Condition.SUSPENDED), status.condition(Condition.ADMITTED)
+    ready = status.condition(Condition.PODS_READY)
+    if suspended is not None and suspended.reason == Reason.SUSPENDED:
+        return replace(status, state="Suspending", reason=suspended.reason)
+    if admitted is not None and admitted.status == Truth.FALSE:
+        return replace(status, state="Pending", reason=admitted.reason)
+    starting = ready is None or ready.reason in (Reason.PODS_STARTING, Reason.ALL_PODS_READY)
+    return replace(
+        status, state="Starting" if starting else "Pending", reason=ready.reason if ready else None
+    )

@@ -1,6 +1,9 @@
 """What a rank of the crew is asked to do: a training, as the launcher would have it, and what came of it."""
 
 import math
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,7 @@ def training(
     resume: int | None = None,
     stop: tuple[int, int] | None = None,
     stop_at: int = 0,
+    file_size_limit: int | None = None,
 ) -> Outcome:
     """Train. `stop`: (rank, step) that wishes to stop there; `stop_at`: the launcher's word."""
     if ":" not in entrypoint:
@@ -74,7 +78,8 @@ def training(
         trainer = Trainer(told, made, torch.device("cpu"), board)
         if stop is not None and stop[0] == rank:
             trainer.stop_wished = lambda: trainer.step + 1 >= stop[1]
-        done = trainer.run()
+        with largest_file(file_size_limit):
+            done = trainer.run()
         slots = {slot.name: mapped[slot] for slot in Slot}
         trainer.ddp.reducer._set_ddp_runtime_logging_sample_rate(1)
         trainer.ddp.logger.set_runtime_stats_and_log()
@@ -90,6 +95,18 @@ def training(
         scale=trainer.scale.scale,
         synchronised=logged.get("iteration", 0),
     )
+
+
+@contextmanager
+def largest_file(size_bytes: int | None) -> Iterator[None]:
+    """Within it, the kernel refuses to let a file grow beyond `size_bytes`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class Noting(Board):

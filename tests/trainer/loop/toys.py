@@ -1,12 +1,14 @@
 """Small tasks, each with what one property needs."""
 
+import dataclasses
 import math
+import time
 
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from torch.utils.data import Dataset, TensorDataset
 
 from ddpjob_trainer.task import Evaluation, Task
@@ -94,23 +96,32 @@ def cross_entropy(model, batch):
     return functional.cross_entropy(model(inputs), labels, reduction="sum"), len(labels)
 
 
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def two_groups(parameters):
+    first, *rest = parameters
+    return torch.optim.SGD([{"params": [first]}, {"params": rest}], lr=0.01)
+
+
 def one_cycle(optimizer, total_steps):
     return OneCycleLR(optimizer, max_lr=0.01, total_steps=total_steps + 1)
 
 
-def noisy(*, size=27, workers=0, dropout=0.2):
+def noisy(*, size=27, workers=0, dropout=0.2, width=16, algorithm="adamw"):
     """BatchNorm, dropout, augmentation, AdamW and a schedule: all that a resumed run must get right."""
     model = nn.Sequential(
-        nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(dropout)),
-        nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU()),
+        nn.Sequential(nn.Linear(5, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout)),
+        nn.Sequential(nn.Linear(width, 16), nn.BatchNorm1d(16), nn.ReLU()),
         nn.Linear(16, 3),
     )
     return Task(
         model=model,
         train_dataset=Noisy(size),
         loss=cross_entropy,
-        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
-        schedule=one_cycle,
+        optimizer=adamw if algorithm == "adamw" else two_groups,
+        schedule=one_cycle if algorithm == "adamw" else None,
         clip_norm=1.0,
         workers=workers,
     )
@@ -200,8 +211,31 @@ def uneven():
     )
 
 
-def plain(*, width=3):
-    return Task(model=nn.Linear(5, width), train_dataset=Noisy(16), loss=cross_entropy)
+def plain(*, size=16):
+    return Task(model=nn.Linear(5, 3), train_dataset=Noisy(size), loss=cross_entropy)
+
+
+class Slow(Noisy):
+    """Ten steps take some three seconds."""
+
+    def __getitem__(self, index):
+        time.sleep(0.08)
+        return super().__getitem__(index)
+
+
+def slow():
+    return Task(model=nn.Linear(5, 3), train_dataset=Slow(40), loss=cross_entropy)
+
+
+class Stubborn(LambdaLR):
+    """Its state is a function, which no safe loader takes."""
+
+    def state_dict(self):
+        return {"rate": print}
+
+
+def odd_schedule():
+    return dataclasses.replace(plain(), schedule=lambda optimizer, _: Stubborn(optimizer, lambda step: 1.0))
 
 
 def sync_batch_norm():
@@ -215,3 +249,14 @@ def not_a_task():
 
 
 NUMBER = 17
+
+
+def steep(*, factor):
+    """Gradients that do not fit FP16 at the scale it begins with."""
+
+    def loss(model, batch):
+        loss_sum, count = cross_entropy(model, batch)
+        return loss_sum * factor, count
+
+    model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+    return Task(model=model, train_dataset=Noisy(64), loss=loss)

@@ -110,4 +110,4 @@ def dataset_problem(name: str, dataset: Any) -> str | None:
 
 
 def kind(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"

@@ -53,6 +53,8 @@ class Window:
     shares: tuple[Share, ...]
     consumed: int
     """Samples of the epoch used, over all ranks, once this step is made."""
+    whole: bool
+    """Whether it has a full global batch; only the last of an epoch may have less."""
 
 
 def permutation(size: int, seed: int, epoch: int) -> torch.Tensor:
@@ -71,7 +73,11 @@ def windows(size: int, seed: int, epoch: int, layout: Layout, consumed: int = 0)
     order = permutation(size, seed, epoch)
     for start in range(consumed, size, layout.global_batch):
         stop = min(start + layout.global_batch, size)
-        yield Window(shares=tuple(shares(order, epoch, layout, start, stop)), consumed=stop)
+        yield Window(
+            shares=tuple(shares(order, epoch, layout, start, stop)),
+            consumed=stop,
+            whole=stop - start == layout.global_batch,
+        )
 
 
 def shares(order: torch.Tensor, epoch: int, layout: Layout, start: int, stop: int) -> Iterator[Share]:

@@ -172,6 +172,9 @@ class Trainer:
         """One optimizer step, on all ranks or on none."""
         self.ddp.train()
         self.optimizer.zero_grad(set_to_none=True)
+        if self.statistics and not window.whole:
+            # A rank may have a single sample, which is normed by running statistics: rank 0's, not its own.
+            share_buffers(self.model)
         statistics = Kept(self.statistics)
         counted: list[tuple[Tensor, Any]] = []
         for number, share in enumerate(window.shares):

@@ -136,7 +136,8 @@ class Session:
             returncodes=nodes.returncodes,
             killed=self.killed,
         )
-        self.view.closing(summary.ddp)
+        if summary.ddp is not None:
+            self.view.settings(summary.ddp)  # what the last report came too early for
         if summary.outcome is Outcome.DONE:
             home.finished()
         else:

@@ -6,7 +6,7 @@ middle of a run is noted (`Output.gone`), and the session ends the job in order.
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -80,6 +80,8 @@ class View:
         self.clock = clock
         self.warned: list[str] = []
         """Messages of warnings that were shown before the job ran; the ranks find the same."""
+        self.settled: set[str] = set()
+        """Lines about settings that were shown; the next generation has the same."""
         self.last: JobReport | None = None
         self.said_at = clock()
         self.said = ""
@@ -131,7 +133,10 @@ class View:
 
     def report(self, report: JobReport) -> None:
         """Where the job stands now."""
-        self._changes(words.changes(self.last, report))
+        for line in words.failures(self.last, report):
+            self.say(line, "red")
+        if report.ddp is not None:
+            self.settings(report.ddp)
         self.last = report
         if self.console.is_terminal:
             self._move(report)
@@ -142,16 +147,13 @@ class View:
             self.said, self.said_at = text, now
             self.say(text)
 
-    def closing(self, ddp: InEffect | None) -> None:
-        """What the last report came too early for."""
-        if ddp is not None:
-            self._changes(words.ddp_changes(self.last.ddp if self.last else None, ddp))
-
-    def _changes(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            warning = line.startswith(words.WARNING)
-            if not (warning and any(message in line for message in self.warned)):
-                self.say(line, "red" if line.startswith("failed") else "yellow" if warning else "")
+    def settings(self, ddp: InEffect) -> None:
+        """The settings in effect, overrides and warnings, each once."""
+        for line in words.about(ddp):
+            if line in self.settled or any(message in line for message in self.warned):
+                continue
+            self.settled.add(line)
+            self.say(line, "yellow" if line.startswith(words.WARNING) else "")
 
     def _move(self, report: JobReport) -> None:
         now = report.progress

@@ -44,30 +44,17 @@ def override(item: Override) -> str:
     )
 
 
-def changes(before: JobReport | None, now: JobReport) -> list[str]:
-    """What a reader wants to know that was not so at the last report."""
-    lines = []
-    if now.state is RunState.WAITING and now.missing_nodes:
-        known = before is not None and before.missing_nodes == now.missing_nodes
-        if not known and before is not None:
-            lines.append(f"waiting for {missing(now)}")
-    if now.ddp is not None:
-        lines += ddp_changes(before.ddp if before else None, now.ddp)
-    seen = before.failures if before else ()
-    lines += [f"failed: {blame(failure)}" for failure in now.failures if failure not in seen]
-    return lines
+def failures(before: JobReport | None, now: JobReport) -> list[str]:
+    """Those that were not known at the last report."""
+    known = before.failures if before else ()
+    return [f"failed: {blame(failure)}" for failure in now.failures if failure not in known]
 
 
-def ddp_changes(before: InEffect | None, now: InEffect) -> list[str]:
-    """Settings once they are all known: the process group is there before the DDP object, and that before a step."""
-    lines = []
-    if is_whole(now) and not (before is not None and is_whole(before)):
-        lines.append(f"DDP settings in effect: {settings(now)}")
-    known_overrides = before.overrides if before else ()
-    lines += [f"override: {override(item)}" for item in now.overrides if item not in known_overrides]
-    known_warnings = before.warnings if before else ()
-    lines += [f"{WARNING}{text}" for text in now.warnings if text not in known_warnings]
-    return lines
+def about(ddp: InEffect) -> list[str]:
+    """Settings once they are all known (the process group is there before the DDP object, and that before a step)."""
+    lines = [f"DDP settings in effect: {settings(ddp)}"] if is_whole(ddp) else []
+    lines += [f"override: {override(item)}" for item in ddp.overrides]
+    return [*lines, *(f"{WARNING}{text}" for text in ddp.warnings)]
 
 
 def is_whole(ddp: InEffect) -> bool:

@@ -9,11 +9,20 @@ import contextlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 
 from ddpjob_trainer.launcher.exposition import CONTENT_TYPE
 from ddpjob_trainer.launcher.timing import HTTP_SECONDS
 
+PHRASES = {
+    200: "OK",
+    202: "Accepted",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+"""What is answered here; the enum of the standard library's `http` takes longer to import than this server."""
 MAX_HEAD_BYTES = 16384
 MAX_CLIENTS = 64
 
@@ -33,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Answer:
-    status: HTTPStatus
+    status: int
     body: bytes = b""
     content_type: str = "text/plain; charset=utf-8"
 
@@ -75,15 +84,15 @@ class HttpServer:
 
     async def _answer(self, reader: asyncio.StreamReader) -> Answer:
         if self._clients > MAX_CLIENTS:
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
+            return Answer(503)
         try:
             text = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except (asyncio.LimitOverrunError, asyncio.IncompleteReadError):
-            return Answer(HTTPStatus.BAD_REQUEST)
+            return Answer(400)
         first, *lines = text.split("\r\n")
         words = first.split(" ")
         if len(words) != 3:
-            return Answer(HTTPStatus.BAD_REQUEST)
+            return Answer(400)
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
         }
@@ -96,28 +105,28 @@ class HttpServer:
         if site.status is not None:
             allowed |= {"/status": "GET", "/stop": "POST"}
         if path not in allowed:
-            return Answer(HTTPStatus.NOT_FOUND)
+            return Answer(404)
         if method != allowed[path]:
-            return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+            return Answer(405)
         if path in {"/status", "/stop"} and not hmac.compare_digest(
             authorization.encode(), f"Bearer {site.key}".encode()
         ):
-            return Answer(HTTPStatus.UNAUTHORIZED)
+            return Answer(401)
         if path == "/metrics":
-            return Answer(HTTPStatus.OK, site.metrics().encode(), CONTENT_TYPE)
+            return Answer(200, site.metrics().encode(), CONTENT_TYPE)
         if path == "/status" and site.status is not None:
-            return Answer(HTTPStatus.OK, site.status(), "application/json")
+            return Answer(200, site.status(), "application/json")
         if path == "/stop" and site.stop is not None:
             site.stop()
-            return Answer(HTTPStatus.ACCEPTED, b"stopping\n")
+            return Answer(202, b"stopping\n")
         if path == "/readyz" and not site.ready():
-            return Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"ranks have not joined\n")
-        return Answer(HTTPStatus.OK, b"ok\n")
+            return Answer(503, b"ranks have not joined\n")
+        return Answer(200, b"ok\n")
 
 
 def head(answer: Answer) -> bytes:
     return (
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"HTTP/1.1 {answer.status} {PHRASES[answer.status]}\r\n"
         f"Content-Type: {answer.content_type}\r\n"
         f"Content-Length: {len(answer.body)}\r\n"
         "Connection: close\r\n\r\n"

@@ -7,7 +7,7 @@ job. A peer that cannot prove itself is dropped and counted. Must not: decide an
 import asyncio
 import hmac
 import itertools
-import secrets
+import os
 from collections.abc import Callable, Coroutine
 
 from ddpjob_api.messages import BEAT_SECONDS, PROTOCOL, Challenge, Hello, Reject, Welcome, prove
@@ -123,7 +123,7 @@ class Server:
         Raises:
             Lost: the peer is no launcher of this job; where it can read it, it was told why.
         """
-        nonce = secrets.token_hex(16)
+        nonce = os.urandom(16).hex()
         self._nonces[link] = nonce
         lines.send(Challenge(protocol=PROTOCOL, nonce=nonce))
         line = await lines.receive(AUTHENTICATION_SECONDS)

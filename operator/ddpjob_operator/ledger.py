@@ -83,11 +83,10 @@ def account(
                 incident=Incident(generation=status.generation, incarnation=after - 1),
                 last_failure=reported(pod) or newer(failure, status.last_failure),
             )
-            if pod.uid in known:
-                continue
             if loss.reason in RESTARTS:
+                # A coordinator sees only that a launcher is gone and calls it a disruption; we know better.
                 status = replace(status, restarts=status.restarts + 1)
-            else:
+            elif pod.uid not in known:
                 status = replace(status, disruptions=status.disruptions + 1)
     for pod in pods:
         said = pod.end.report if pod.end else None

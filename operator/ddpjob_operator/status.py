@@ -13,7 +13,7 @@ from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.report import JobReport, Outcome, RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator.desired import members
-from ddpjob_operator.ledger import RESTARTS, account, accounted
+from ddpjob_operator.ledger import account, accounted
 from ddpjob_operator.model import Nodes, Runtime, Status, Truth, moment_of, set_condition, stamp
 from ddpjob_operator.observe import JobView, PodView, Waiting
 from ddpjob_operator.progress import fold_report, fold_words, words_of
@@ -74,7 +74,8 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
     fresh = account(fresh, seen.pods, seen.report, now=now, leaving=leaving)
     if spec is not None and verdict is None:
         fresh = on_the_clock(fresh, seen, spec, now=now)
-        verdict = overspent(fresh, spec, now=now)
+        if seen.report is None or seen.report.state is not RunState.FINISHED:  # the launchers' own words come
+            verdict = overspent(fresh, spec, now=now)
     if verdict is not None:
         fresh = concluded(fresh, seen, verdict, now=now)
     elif spec is not None:
@@ -121,15 +122,12 @@ def ending(pods: tuple[PodView, ...], spec: Spec | None) -> Verdict | None:
             return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
         if report.outcome is Outcome.FAILED:
             reason = failure.reason if failure else Reason.PROGRAM_FAILED
-            if reason in RESTARTS and report.restarts >= spec.recovery.max_restarts:
+            if report.restarts > spec.recovery.max_restarts:
                 reason = Reason.MAX_RESTARTS_EXCEEDED
-            elif reason in DISRUPTIONS and report.disruptions >= spec.recovery.max_disruptions:
+            elif report.disruptions > spec.recovery.max_disruptions:
                 reason = Reason.MAX_DISRUPTIONS_EXCEEDED
             return Verdict(condition=Condition.FAILED, reason=reason, message=words)
     return None
-
-
-DISRUPTIONS = frozenset({Reason.DISRUPTED, Reason.KILLED, Reason.NODE_LOST, Reason.POD_LOST})
 
 
 def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:
@@ -238,21 +236,23 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         )
         put(Condition.PODS_READY, False, trouble.reason, trouble.message)
     runs = ready == spec.nodes or running(status, seen, now_there, spec)
-    if runs:
+    joined = ready == spec.nodes or (runs and seen.report is not None and seen.report.progress.step > 0)
+    if joined:
         put(Condition.RENDEZVOUS_READY, True, Reason.ALL_RANKS_JOINED, "every rank has joined")
-        put(Condition.RUNNING, True, Reason.TRAINING, "every rank runs")
     else:
-        put(
-            Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, missing(seen.report, spec, now_there)
-        )
-        put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every rank runs")
+        words = missing(seen.report, spec, now_there)
+        put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
+    if runs:
+        put(Condition.RUNNING, True, Reason.TRAINING, "the workers of every node run")
+    else:
+        put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")
     was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)
     if not runs and was:
         failure = status.last_failure
         reason = failure.reason if failure else Reason.DISRUPTED
         put(Condition.RESTARTING, True, reason, failure.message if failure else "ranks are starting again")
     elif runs and old.condition(Condition.RESTARTING) is not None:
-        put(Condition.RESTARTING, False, Reason.TRAINING, "every rank runs")
+        put(Condition.RESTARTING, False, Reason.TRAINING, "the workers of every node run")
     return status
 
 

@@ -34,17 +34,16 @@ from ddpjob_api.messages import (
 )
 from ddpjob_api.report import Failure, JobReport, Outcome, RunState
 from ddpjob_trainer.launcher.actions import Action, Admit, Close, Refuse, Say, Send
-from ddpjob_trainer.launcher.halt import Charge, Halt, Verdict
+from ddpjob_trainer.launcher.halt import Charge, Halt
+from ddpjob_trainer.launcher.ledger import Ledger
 from ddpjob_trainer.launcher.members import Member, Members
 from ddpjob_trainer.launcher.timing import (
-    BACKOFF_SECONDS,
     HEALTHY_SECONDS,
     LOST_GRACE_SECONDS,
     REMIND_SECONDS,
     STOP_FRACTION,
 )
-
-KEPT_FAILURES = 8
+from ddpjob_trainer.launcher.words import ended, who
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +55,6 @@ class Settings:
     processes_per_node: int
     incarnation: int
     """Of index 0; the term is one more, so that 0 means none."""
-    max_restarts: int
-    max_disruptions: int
     grace_seconds: float
     rendezvous_seconds: float
     decides_rendezvous: bool
@@ -71,17 +68,16 @@ class Settings:
 
 @dataclass(kw_only=True)
 class Coordinator:
+    """The state of one job, as far as this coordinator has learned it."""
+
     settings: Settings
-    restarts: int = 0
-    disruptions: int = 0
+    ledger: Ledger
     newest: int = 0
     """The newest generation anybody has seen."""
 
     state: RunState = RunState.WAITING
     generation: int = 0
     """The generation that runs or is being stopped."""
-    judged: int = 0
-    """The newest generation whose end is in the counts."""
     members: Members = field(init=False)
     halt: Halt | None = None
     job_stop: bool = False
@@ -90,14 +86,8 @@ class Coordinator:
     began: float = 0.0
     reached: int = 0
     """Highest optimizer step seen in this generation."""
-    barren: int = 0
-    """Failures in a row without a step between them."""
-    not_before: float = 0.0
     waiting_since: float | None = None
     reminded: float = 0.0
-    failures: list[Failure] = field(default_factory=list)
-    uncounted: dict[int, Failure] = field(default_factory=dict)
-    """Own failures, by node, that a lost coordinator may not have counted."""
     result: Json = field(default_factory=dict)
     final: Finish | None = None
     """What every launcher hears at the end; the exit code is each one's own."""
@@ -233,8 +223,7 @@ class Coordinator:
         )
         self.members.by_node[hello.node] = member
         self.newest = max(self.newest, hello.generation)
-        self.restarts = max(self.restarts, hello.restarts)
-        self.disruptions = max(self.disruptions, hello.disruptions)
+        self.ledger.learn(hello)
         self.say(f"{who(hello)} {'is back' if again else 'joined'}")
         if self.state is RunState.RUNNING:
             if self.generation not in {member.running, member.done}:
@@ -250,7 +239,7 @@ class Coordinator:
         if failure is not None and self.halt is not None and failure.generation == self.generation:
             self.halt.inherit(failure)
         elif failure is not None:
-            self.uncounted[hello.node] = failure
+            self.ledger.remember(hello.node, failure)
         if member.running and member.running != self.generation:
             self.send(
                 member,
@@ -403,46 +392,22 @@ class Coordinator:
         charge = verdict.charge
         if charge is Charge.NOTHING and not self.job_stop:
             charge = Charge.DISRUPTION
-        self.count(now, verdict, charge)
+        lived = self.reached == 0 and now >= self.began + HEALTHY_SECONDS
+        fruitful = self.reached > (self.resume_step or 0) or lived
+        self.ledger.enter(verdict, charge, generation=self.generation, fruitful=fruitful, now=now)
+        self.broadcast(self.beat())
+        self.say(ended(self.generation, verdict.failure, charge, self.ledger))
         self.halt = None
-        self.uncounted.clear()
         if verdict.refused:
             self.finish(Outcome.REFUSED, verdict.failure)
-        elif not self.within_budget(verdict.failure) or self.job_stop:
-            if self.final is None:
-                self.finish(Outcome.STOPPED, verdict.failure)
+        elif self.ledger.spent:
+            self.say(f"{self.ledger}: the budget is spent")
+            self.finish(Outcome.FAILED, verdict.failure)
+        elif self.job_stop:
+            self.finish(Outcome.STOPPED, verdict.failure)
         else:
             self.state = RunState.WAITING
             self.waiting_since = now
-
-    def count(self, now: float, verdict: Verdict, charge: Charge) -> None:
-        """Enter an incident in the counts, tell everybody, and set the back-off."""
-        self.restarts += charge is Charge.RESTART
-        self.disruptions += charge is Charge.DISRUPTION
-        self.judged = self.generation
-        if verdict.failure is not None:
-            self.failures = [*self.failures, verdict.failure][-KEPT_FAILURES:]
-        lived = self.reached == 0 and now >= self.began + HEALTHY_SECONDS
-        if self.reached > (self.resume_step or 0) or lived:
-            self.barren = 0
-        elif charge is Charge.RESTART:
-            self.barren += 1
-            delay = BACKOFF_SECONDS[min(self.barren, len(BACKOFF_SECONDS)) - 1]
-            self.not_before = now + delay
-        self.broadcast(self.beat())
-        self.say(self.summary(verdict, charge))
-
-    def within_budget(self, failure: Failure | None) -> bool:
-        """Whether the job may go on; if not it is finished."""
-        spent = self.restarts > self.settings.max_restarts
-        if not spent and self.disruptions <= self.settings.max_disruptions:
-            return True
-        self.say(
-            f"{self.restarts} restarts (maxRestarts {self.settings.max_restarts}), "
-            f"{self.disruptions} disruptions (maxDisruptions {self.settings.max_disruptions}): the budget is spent"
-        )
-        self.finish(Outcome.FAILED, failure)
-        return False
 
     def wait(self, now: float) -> None:
         """No generation: begin one when all are there, and none of an older one can live."""
@@ -458,14 +423,18 @@ class Coordinator:
         if missing:
             self.remind(now, missing)
             return
-        if any(member.running for member in self.members) or now < self.not_before:
+        if any(member.running for member in self.members) or now < self.ledger.not_before:
             return
         if self.members.all_done(self.newest):
             self.finish(Outcome.DONE)
             return
-        self.count_inherited()
-        if self.final is None:
-            self.begin(now)
+        inherited = self.ledger.inherit(self.newest)
+        if inherited is not None:
+            self.say(ended(self.newest, inherited, Charge.RESTART, self.ledger))
+        if inherited is not None and self.ledger.spent:
+            self.finish(Outcome.FAILED, inherited)
+            return
+        self.begin(now)
 
     def remind(self, now: float, missing: tuple[int, ...]) -> None:
         """Say who is missing; on a laptop, give up after the rendezvous time-out."""
@@ -486,17 +455,6 @@ class Coordinator:
         elif now - self.reminded >= REMIND_SECONDS and waited >= LOST_GRACE_SECONDS:
             self.reminded = now
             self.say(f"waiting for node {names} of {self.settings.nodes} for {waited:.0f} s")
-
-    def count_inherited(self) -> None:
-        """A failure that the coordinator before this one took with it is counted by this one, once."""
-        inherited = [f for f in self.uncounted.values() if self.newest == f.generation > self.judged]
-        self.uncounted.clear()
-        if not inherited:
-            return
-        self.restarts += 1
-        self.judged = self.newest
-        self.failures = [*self.failures, inherited[0]][-KEPT_FAILURES:]
-        self.within_budget(inherited[0])
 
     def begin(self, now: float) -> None:
         """The next generation, on a port that no earlier one used."""
@@ -520,8 +478,8 @@ class Coordinator:
             generation=generation,
             master_address=self.settings.master_address,
             master_port=port,
-            restarts=self.restarts,
-            disruptions=self.disruptions,
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
             resume_step=self.resume_step,
         )
         origin = "" if self.resume_step is None else f" from step {self.resume_step}"
@@ -560,8 +518,8 @@ class Coordinator:
             term=self.term,
             outcome=outcome,
             exit_code=int(code),
-            restarts=self.restarts,
-            disruptions=self.disruptions,
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
             result=self.result,
         )
 
@@ -571,9 +529,9 @@ class Coordinator:
         """What every launcher hears every second."""
         return Beat(
             generation=self.generation,
-            restarts=self.restarts,
-            disruptions=self.disruptions,
-            judged=self.judged,
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
+            judged=self.ledger.judged,
         )
 
     def report(self) -> JobReport:
@@ -588,28 +546,14 @@ class Coordinator:
             nodes_joined=self.settings.nodes - len(missing) if self.final is None else self.settings.nodes,
             nodes_expected=self.settings.nodes,
             missing_nodes=missing[:32] if self.final is None else (),
-            restarts=self.restarts,
-            disruptions=self.disruptions,
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
             result=self.result,
-            last_failure=self.failures[-1] if self.failures else None,
-            failures=tuple(self.failures),
+            last_failure=self.ledger.failures[-1] if self.ledger.failures else None,
+            failures=tuple(self.ledger.failures),
             outcome=self.final.outcome if self.final else None,
             ranks=self.settings.nodes * self.settings.processes_per_node,
         )
-
-    def summary(self, verdict: Verdict, charge: Charge) -> str:
-        failure = verdict.failure
-        who_ = ""
-        if failure is not None:
-            rank = f"rank {failure.rank} of " if failure.rank is not None else ""
-            also = f" (also ranks {', '.join(map(str, failure.also))})" if failure.also else ""
-            who_ = f": {rank}node {failure.node}: {failure.message}{also}"
-        counted = {
-            Charge.RESTART: f"; restart {self.restarts} of {self.settings.max_restarts}",
-            Charge.DISRUPTION: f"; disruption {self.disruptions} of {self.settings.max_disruptions}",
-            Charge.NOTHING: "",
-        }[charge]
-        return f"generation {self.generation} ended{who_}{counted}"
 
     def say(self, text: str) -> None:
         self.actions.append(Say(text))
@@ -627,9 +571,3 @@ class Coordinator:
 def replaces(hello: Hello, known: Member) -> bool:
     """Whether a hello is of a successor of a launcher that is still connected."""
     return known.link is not None and known.hello.incarnation < hello.incarnation
-
-
-def who(hello: Hello) -> str:
-    """`node 1 (digits-1-r2 on worker-a)`."""
-    place = " on ".join(part for part in (hello.pod, hello.host_node) if part)
-    return f"node {hello.node}" + (f" ({place})" if place else "")

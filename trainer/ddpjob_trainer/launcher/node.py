@@ -37,7 +37,7 @@ from ddpjob_api.messages import (
     status_key,
 )
 from ddpjob_api.report import Cause, Failure, Outcome, TerminationMessage, WorkerExit
-from ddpjob_trainer.launcher import exposition, status, termination
+from ddpjob_trainer.launcher import exposition, status, termination, words
 from ddpjob_trainer.launcher.children import Children
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.coordinator import Coordinator, Settings
@@ -45,6 +45,7 @@ from ddpjob_trainer.launcher.crew import Crew, Unkillable
 from ddpjob_trainer.launcher.environment import term_file
 from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.http import HttpServer, Site
+from ddpjob_trainer.launcher.ledger import Ledger
 from ddpjob_trainer.launcher.link import Link
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Sink
@@ -237,7 +238,7 @@ class Launcher:
         self.end(
             message.outcome,
             message.exit_code,
-            status.sentence(message, self.config),
+            words.outcome(message, self.config.plan.nodes),
             failure=message.failure,
             result=message.result,
         )
@@ -494,8 +495,6 @@ class Launcher:
             nodes=config.plan.nodes,
             processes_per_node=config.plan.processes_per_node,
             incarnation=config.incarnation,
-            max_restarts=recovery.max_restarts,
-            max_disruptions=recovery.max_disruptions,
             grace_seconds=config.grace_seconds,
             rendezvous_seconds=recovery.rendezvous_timeout.total_seconds(),
             decides_rendezvous=not config.on_cluster,
@@ -503,12 +502,13 @@ class Launcher:
             port=lambda generation: free_port(config.bind_host, config.spec.ports.rendezvous, generation),
             wall=wall,
         )
-        return Coordinator(
-            settings=settings,
+        ledger = Ledger(
+            max_restarts=recovery.max_restarts,
+            max_disruptions=recovery.max_disruptions,
             restarts=config.restarts,
             disruptions=config.disruptions,
-            newest=config.generation,
         )
+        return Coordinator(settings=settings, ledger=ledger, newest=config.generation)
 
     def keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run beside; an error that nobody expected ends the launcher."""

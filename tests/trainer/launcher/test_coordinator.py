@@ -1,0 +1,372 @@
+"""The state machine alone: one incident is one count, no two generations live together, everything converges."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tests.trainer.launcher.world import World, coordinator, hello, worker_exit
+
+from ddpjob_api.conditions import Reason
+from ddpjob_api.messages import (
+    Done,
+    Failed,
+    Finish,
+    Leave,
+    Message,
+    Pause,
+    Paused,
+    Start,
+    Stop,
+    StopAt,
+    Stopped,
+)
+from ddpjob_api.report import Cause, Outcome, RunState
+from ddpjob_trainer.launcher.actions import Action, Refuse, Send
+from ddpjob_trainer.launcher.coordinator import Coordinator
+from ddpjob_trainer.launcher.halt import failure_of
+
+
+def sent(actions: list[Action], kind: type[Message]) -> dict[int, Message]:
+    """Messages of a kind by connection."""
+    return {
+        action.link: action.message
+        for action in actions
+        if isinstance(action, Send) and isinstance(action.message, kind)
+    }
+
+
+def running(nodes: int = 2, **more: object) -> Coordinator:
+    """A coordinator in generation 1, with node n on connection n + 1."""
+    core = coordinator(nodes, **more)
+    actions: list[Action] = []
+    for node in range(nodes):
+        actions = core.hello(0.0, node + 1, hello(node, pod=f"p{node}"))
+    assert set(sent(actions, Start)) == set(range(1, nodes + 1))
+    return core
+
+
+def all_stopped(core: Coordinator, now: float = 1.0) -> list[Action]:
+    actions: list[Action] = []
+    for member in list(core.members):
+        if member.link is not None and member.running:
+            actions += core.received(now, member.link, Stopped(generation=member.running))
+    return actions
+
+
+def fail(core: Coordinator, node: int, now: float, **more: object) -> list[Action]:
+    item = worker_exit(node, **more)  # type: ignore[arg-type]
+    return core.received(now, node + 1, Failed(generation=core.generation, exits=(item,)))
+
+
+def test_a_generation_starts_only_when_all_launchers_are_there() -> None:
+    core = coordinator(2)
+    assert not sent(core.hello(0.0, 1, hello(0)), Start)
+    assert core.report().missing_nodes == (1,)
+    started = sent(core.hello(5.0, 2, hello(1)), Start)
+    assert set(started) == {1, 2}
+    assert core.state is RunState.RUNNING
+
+
+def test_the_first_own_failure_is_blamed_and_the_second_named_beside_it() -> None:
+    core = running(3)
+    assert set(sent(fail(core, 2, 1.0, cause=Cause.VICTIM), Stop)) == {1, 2, 3}
+    fail(core, 1, 1.1)
+    fail(core, 0, 1.2)
+    all_stopped(core, 1.3)
+    failure = core.report().last_failure
+    assert failure is not None
+    assert (failure.rank, failure.node, failure.pod, failure.also) == (1, 1, "p1", (0,))
+    assert core.ledger.restarts == 1
+    assert core.generation == 2
+
+
+def test_a_victim_is_blamed_only_after_the_time_in_which_a_lost_launcher_shows() -> None:
+    core = running(2)
+    fail(core, 0, 1.0, cause=Cause.VICTIM)
+    assert not sent(all_stopped(core, 1.1), Start), "the verdict waits"
+    core.closed(1.5, 2)
+    core.tick(2.6)
+    failure = core.report().last_failure
+    assert failure is not None and failure.reason is Reason.POD_LOST and failure.node == 1
+    assert (core.ledger.restarts, core.ledger.disruptions) == (0, 1)
+
+
+def test_a_victim_alone_is_blamed_in_the_end() -> None:
+    core = running(2)
+    fail(core, 0, 1.0, cause=Cause.VICTIM)
+    all_stopped(core, 1.1)
+    assert set(sent(core.tick(2.1), Start)) == {1, 2}
+    assert core.ledger.restarts == 1
+
+
+def test_an_own_failure_outranks_a_lost_launcher() -> None:
+    core = running(2)
+    core.closed(1.0, 2)
+    fail(core, 0, 1.1)
+    all_stopped(core, 1.2)
+    core.tick(2.1)
+    failure = core.report().last_failure
+    assert failure is not None and failure.rank == 0
+    assert (core.ledger.restarts, core.ledger.disruptions) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "delays"),
+    [
+        ((0, 0, 0, 0, 0), (0.0, 0.5, 1.0, 2.0, 4.0)),
+        ((5, 0, 5, 0, 0), (0.0, 0.0, 0.0, 0.0, 0.5)),
+    ],
+)
+def test_back_off_grows_only_while_no_step_is_made(steps: tuple[int, ...], delays: tuple[float, ...]) -> None:
+    core = running(1, max_restarts=100)
+    now, waited = 1.0, []
+    for step in steps:
+        fail(core, 0, now, step=step)
+        all_stopped(core, now)
+        begun = now
+        while core.state is not RunState.RUNNING:
+            now += 0.25
+            core.tick(now)
+        waited.append(now - begun)
+    assert waited == list(delays)
+
+
+def test_the_failure_after_the_last_restart_ends_the_job_with_the_programs_code_on_its_node() -> None:
+    core = running(2, max_restarts=0)
+    fail(core, 1, 1.0, returncode=7)
+    finishes = sent(all_stopped(core), Finish)
+    codes = {link: message.exit_code for link, message in finishes.items() if isinstance(message, Finish)}
+    assert codes == {1: 88, 2: 7}
+    assert core.final is not None and core.final.outcome is Outcome.FAILED
+
+
+def test_a_signal_is_128_plus_its_number() -> None:
+    core = running(1, max_restarts=0)
+    fail(core, 0, 1.0, returncode=-9)
+    (finish,) = sent(all_stopped(core), Finish).values()
+    assert isinstance(finish, Finish) and finish.exit_code == 137
+    assert finish.failure is not None and finish.failure.signal == "SIGKILL"
+
+
+def test_a_refusal_is_final_and_the_same_for_all() -> None:
+    core = running(2)
+    fail(core, 0, 1.0, cause=Cause.OWN)
+    fail(core, 1, 1.0, returncode=86, refused=True)
+    finishes = sent(all_stopped(core), Finish).values()
+    assert [m.exit_code for m in finishes if isinstance(m, Finish)] == [86, 86]
+    assert core.final is not None and core.final.failure is not None
+    assert core.final.failure.reason is Reason.CONFIGURATION_REFUSED
+
+
+def test_success_needs_every_node() -> None:
+    core = running(2)
+    assert not sent(core.received(1.0, 1, Done(generation=1, result={"accuracy": 1.0})), Finish)
+    finishes = sent(core.received(1.0, 2, Done(generation=1)), Finish)
+    assert set(finishes) == {1, 2}
+    assert core.final is not None and core.final.result == {"accuracy": 1.0}
+
+
+def test_a_launcher_lost_after_its_workers_were_done_does_not_fail_the_job() -> None:
+    core = running(2)
+    core.received(1.0, 2, Done(generation=1))
+    core.closed(1.1, 2)
+    core.tick(5.0)
+    core.hello(6.0, 3, hello(1, incarnation=1))
+    core.received(7.0, 1, Done(generation=1))
+    assert core.final is not None and core.final.outcome is Outcome.DONE
+
+
+def test_a_new_coordinator_runs_nothing_again_that_all_have_done() -> None:
+    core = coordinator(2, incarnation=1)
+    core.hello(0.0, 1, hello(0, generation=4, done=True))
+    core.hello(0.0, 2, hello(1, generation=4, done=True))
+    assert core.final is not None and core.final.outcome is Outcome.DONE
+
+
+def test_a_new_coordinator_stops_survivors_takes_the_highest_counts_and_goes_on() -> None:
+    core = coordinator(2, incarnation=1)
+    core.ledger.restarts = 1
+    stops = sent(core.hello(0.0, 1, hello(1, generation=3, running=True, restarts=2, term=1)), Stop)
+    assert isinstance(stops[1], Stop) and (stops[1].generation, stops[1].term) == (3, 2)
+    assert not sent(core.hello(0.1, 2, hello(0, incarnation=1)), Start), "workers of generation 3 live"
+    (start, _) = sent(core.received(0.2, 1, Stopped(generation=3)), Start).values()
+    assert isinstance(start, Start)
+    assert (start.generation, start.restarts, start.term) == (4, 2, 2)
+
+
+@pytest.mark.parametrize(("counted", "restarts"), [(False, 1), (True, 1)])
+def test_a_failure_that_a_lost_coordinator_took_with_it_is_counted_once(counted: bool, restarts: int) -> None:
+    failure = failure_of(worker_exit(1), hello(1), generation=3, at="")
+    core = coordinator(2, incarnation=1)
+    for node in (0, 1):
+        core.hello(
+            0.0,
+            node + 1,
+            hello(
+                node, generation=3, restarts=int(counted), last_failure=None if counted else failure, term=1
+            ),
+        )
+    assert core.state is RunState.RUNNING
+    assert core.ledger.restarts == restarts
+
+
+def test_a_coordinator_whose_term_is_over_refuses() -> None:
+    core = coordinator(2)
+    (refusal,) = [a for a in core.hello(0.0, 1, hello(1, term=2)) if isinstance(a, Refuse)]
+    assert "term" in refusal.message
+
+
+def test_a_replaced_launcher_is_told_to_end() -> None:
+    core = running(2)
+    core.closed(1.0, 2)
+    core.hello(1.1, 3, hello(1, incarnation=1))
+    (refusal,) = [a for a in core.hello(1.2, 4, hello(1)) if isinstance(a, Refuse)]
+    assert refusal.replaced
+
+
+def test_a_launcher_that_comes_back_in_time_disturbs_nobody() -> None:
+    core = running(2)
+    core.closed(1.0, 2)
+    core.hello(1.5, 3, hello(1, generation=1, running=True))
+    core.tick(9.0)
+    assert core.state is RunState.RUNNING
+    assert core.ledger.disruptions == 0
+
+
+def test_all_ranks_stop_one_boundary_after_the_highest() -> None:
+    core = running(2)
+    assert set(sent(core.received(1.0, 2, Leave(generation=1)), Pause)) == {1, 2}
+    core.received(1.1, 1, Paused(generation=1, boundary=17))
+    stops = sent(core.received(1.1, 2, Paused(generation=1, boundary=18)), StopAt)
+    assert {m.step for m in stops.values() if isinstance(m, StopAt)} == {19}
+    finishes = sent(all_stopped(core), Finish)
+    assert set(finishes) == {2}, "only the one that was told to go"
+    assert (core.state, core.ledger.disruptions) == (RunState.WAITING, 1)
+
+
+def test_before_the_first_step_there_is_nothing_to_save() -> None:
+    core = running(1)
+    core.received(1.0, 1, Leave(generation=1))
+    assert sent(core.received(1.1, 1, Paused(generation=1, boundary=0)), Stop)
+
+
+def test_a_pause_that_is_not_answered_falls_back_to_a_stop() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    core.received(1.1, 1, Paused(generation=1, boundary=5))
+    assert not sent(core.tick(5.9), Stop)
+    assert set(sent(core.tick(6.1), Stop)) == {1, 2}
+    finishes = sent(all_stopped(core, 7.0), Finish)
+    assert {m.exit_code for m in finishes.values() if isinstance(m, Finish)} == {85}
+
+
+def test_ranks_that_finish_while_a_stop_is_pending_are_done() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    core.received(1.1, 1, Done(generation=1))
+    core.received(1.2, 2, Done(generation=1))
+    assert core.final is not None and core.final.outcome is Outcome.DONE
+
+
+def test_a_failure_during_a_stop_on_request_ends_it_at_once_and_is_told() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    assert sent(fail(core, 1, 1.1), Stop)
+    all_stopped(core, 1.2)
+    assert core.final is not None
+    assert core.final.outcome is Outcome.STOPPED
+    assert core.final.failure is not None and core.final.failure.rank == 1
+
+
+def test_a_stop_of_the_job_while_nothing_runs_is_immediate() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0))
+    assert set(sent(core.stop_job(1.0), Finish)) == {1}
+
+
+def test_a_successor_waits_until_its_predecessor_has_saved() -> None:
+    core = running(2)
+    core.received(1.0, 2, Leave(generation=1))
+    core.hello(1.1, 3, hello(1, incarnation=1))
+    for link in (1, 2):
+        core.received(1.2, link, Paused(generation=1, boundary=3))
+    core.received(1.3, 1, Stopped(generation=1))
+    actions = core.received(1.4, 2, Stopped(generation=1))
+    assert set(sent(actions, Finish)) == {2}
+    assert set(sent(core.tick(1.5), Start)) == {1, 3}
+    assert core.ledger.disruptions == 1
+
+
+def test_every_node_resumes_from_the_newest_step_that_all_have() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0, checkpoints=(10, 20, 30)))
+    (start, _) = sent(core.hello(0.0, 2, hello(1, checkpoints=(10, 20))), Start).values()
+    assert isinstance(start, Start) and start.resume_step == 20
+
+
+def test_generations_never_share_a_port_with_the_one_before() -> None:
+    core = running(1, max_restarts=100)
+    ports = []
+    for _ in range(5):
+        fail(core, 0, 1.0, step=1)
+        actions = all_stopped(core)
+        ports += [m.master_port for m in sent(actions, Start).values() if isinstance(m, Start)]
+    assert len(set(ports)) == 5
+
+
+def test_missing_launchers_are_named_when_the_rendezvous_times_out() -> None:
+    core = coordinator(3, decides_rendezvous=True)
+    core.hello(0.0, 1, hello(0))
+    core.tick(59.0)
+    assert core.final is None
+    (finish,) = sent(core.tick(60.0), Finish).values()
+    assert isinstance(finish, Finish) and finish.failure is not None
+    assert finish.failure.reason is Reason.RENDEZVOUS_TIMEOUT
+    assert "node 1, 2 of 3" in finish.failure.message
+
+
+EVENTS = (
+    "say", "say", "say", "hear", "hear", "hear", "tick", "step", "fail", "victim", "succeed",
+    "cut", "alone", "connect", "kill", "replace", "leave",
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2)), max_size=120), st.sampled_from([1, 1000])
+)
+@example([("hear", n) for n in (0, 1, 2)] * 3 + [("fail", 1), ("kill", 0), ("replace", 0)], 1000)
+def test_whatever_happens_nothing_is_counted_twice_and_the_job_ends(
+    events: list[tuple[str, int]], max_restarts: int
+) -> None:
+    world = World(3, max_restarts=max_restarts, max_disruptions=1000)
+    for name, node in events:
+        if world.core is not None and world.core.final is not None:
+            break
+        if name == "tick":
+            world.tick()
+        else:
+            getattr(world, name)(node)
+        if world.core is not None:
+            assert world.core.ledger.restarts <= len(world.failed_generations)
+            assert world.core.ledger.disruptions <= world.disturbances
+    world.heal()
+    assert world.core is not None
+    assert world.core.final is not None, "the job never ends"
+    assert world.core.ledger.restarts <= len(world.failed_generations)
+    if world.core.final.outcome is Outcome.FAILED:
+        assert world.core.ledger.restarts > max_restarts
+    else:
+        assert world.core.final.outcome is Outcome.DONE
+
+
+def test_a_report_counts_no_launcher_that_was_released() -> None:
+    core = running(2)
+    core.received(1.0, 2, Leave(generation=1))
+    for link in (1, 2):
+        core.received(1.1, link, Paused(generation=1, boundary=1))
+    all_stopped(core)
+    report = core.report()
+    assert (report.state, report.nodes_joined, report.missing_nodes) == (RunState.WAITING, 1, (1,))
+    assert replace(report, failures=()) == report

@@ -1,0 +1,56 @@
+"""How launchers, failures and verdicts are called in logs and messages.
+
+Why apart: the same failure reads the same in the coordinator's log, the termination message and `ddpjob run`.
+Must not: hold a fact that is not in its arguments.
+"""
+
+from ddpjob_api.messages import Finish, Hello
+from ddpjob_api.report import Failure, Outcome
+from ddpjob_trainer.launcher.halt import Charge
+from ddpjob_trainer.launcher.ledger import Ledger
+
+
+def who(hello: Hello) -> str:
+    """`node 1 (digits-1-r2 on worker-a)`."""
+    place = " on ".join(part for part in (hello.pod, hello.host_node) if part)
+    return f"node {hello.node}" + (f" ({place})" if place else "")
+
+
+def blame(failure: Failure | None) -> str:
+    """`rank 1 of node 1 (digits-1 on worker-a): ValueError: bad sample 17 (train.py:20)`."""
+    if failure is None:
+        return "no failure is known"
+    if failure.node is None:
+        return failure.message
+    name = (
+        f"rank {failure.rank} of node {failure.node}" if failure.rank is not None else f"node {failure.node}"
+    )
+    place = " on ".join(part for part in (failure.pod, failure.host_node) if part)
+    where = f" ({failure.location})" if failure.location else ""
+    also = f"; also ranks {', '.join(map(str, failure.also))}" if failure.also else ""
+    return f"{name}{f' ({place})' if place else ''}: {failure.message}{where}{also}"
+
+
+def ended(generation: int, failure: Failure | None, charge: Charge, ledger: Ledger) -> str:
+    """One line about the end of a generation, and what it was counted as."""
+    cause = f": {blame(failure)}" if failure is not None else ""
+    counted = {
+        Charge.RESTART: f"; restart {ledger.restarts} of {ledger.max_restarts}",
+        Charge.DISRUPTION: f"; disruption {ledger.disruptions} of {ledger.max_disruptions}",
+        Charge.NOTHING: "",
+    }[charge]
+    return f"generation {generation} ended{cause}{counted}"
+
+
+def outcome(finish: Finish, nodes: int) -> str:
+    """How the job ended, for `kubectl describe` and the log."""
+    failure = finish.failure
+    match finish.outcome:
+        case Outcome.DONE:
+            return f"done: all workers of {nodes} node{'s' if nodes > 1 else ''} ended with 0"
+        case Outcome.STOPPED:
+            return "stopped on request" + (f" after {blame(failure)}" if failure else "")
+        case Outcome.REFUSED:
+            return f"the configuration was refused: {blame(failure)}"
+        case Outcome.FAILED:
+            return f"failed after {finish.restarts} restart{'' if finish.restarts == 1 else 's'}: {blame(failure)}"

@@ -61,7 +61,8 @@ def cli() -> None:
 @click.pass_context
 def lint(context: click.Context, files: Sequence[str], *, strict: bool, as_json: bool) -> None:
     """Say what is wrong with each DDPJob in the files, with line and field; - reads standard input."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    console.soft_wrap = not console.is_terminal
     code = 0
     entries: list[dict[str, Any]] = []
     for file in files:

@@ -184,7 +184,7 @@ class Session:
                 launch = Launch(
                     environment={
                         **launches[node].environment,
-                        **spent(self.view.last, self.losses),
+                        **spent(self.view.last, node),
                         LauncherEnv.INCARNATION.value: str(self.number),
                     },
                     log=launches[node].log,
@@ -232,10 +232,14 @@ def overdue(since: float, grace: float) -> bool:
     return time.monotonic() - since > grace + MARGIN_SECONDS
 
 
-def spent(last: JobReport | None, losses: int) -> Mapping[str, str]:
-    """The ledger for a launcher that comes later: what is counted so far."""
+def spent(last: JobReport | None, node: int) -> Mapping[str, str]:
+    """The ledger for a launcher that comes later.
+
+    The coordinator counts every loss but its own: what node 0's successor is told includes that one.
+    """
+    disruptions = (last.disruptions if last else 0) + (node == 0)
     return {
         LauncherEnv.RESTARTS.value: str(last.restarts if last else 0),
-        LauncherEnv.DISRUPTIONS.value: str(max(last.disruptions if last else 0, losses)),
+        LauncherEnv.DISRUPTIONS.value: str(disruptions),
         LauncherEnv.GENERATION.value: str(last.generation if last else 0),
     }

@@ -76,7 +76,9 @@ class View:
     ) -> None:
         self.output = Output(stream, on_gone)
         # rich asks for a full IO object and uses these methods of it.
-        self.console = Console(file=self.output, highlight=False, soft_wrap=True)  # type: ignore[arg-type]
+        self.console = Console(file=self.output, highlight=False)  # type: ignore[arg-type]
+        # In a file a line stays a line; on a terminal words stay whole.
+        self.console.soft_wrap = not self.console.is_terminal
         self.clock = clock
         self.warned: list[str] = []
         """Messages of warnings that were shown before the job ran; the ranks find the same."""

@@ -2,6 +2,7 @@
 
 import math
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,8 +52,11 @@ def training(
     stop: tuple[int, int] | None = None,
     stop_at: int = 0,
     file_size_limit: int | None = None,
+    path: Path | None = None,
 ) -> Outcome:
-    """Train. `stop`: (rank, step) that wishes to stop there; `stop_at`: the launcher's word."""
+    """Train. `stop`: (rank, step) that wishes to stop there; `stop_at`: the launcher's word; `path`: of modules."""
+    if path is not None:
+        sys.path.insert(0, str(path))
     if ":" not in entrypoint:
         entrypoint = f"tests.trainer.loop.toys:{entrypoint}"
     asked = {"entrypoint": entrypoint, "params": params or {}, "globalBatchSize": 8, **(task or {})}

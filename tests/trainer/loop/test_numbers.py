@@ -90,7 +90,7 @@ def test_the_page_says_where_the_training_is(run):
 
 def test_digits_are_learned(run):
     outcome = run(
-        "ddpjob_trainer.tasks.digits:task", task={"epochs": 5, "globalBatchSize": 64}, ddp={"bucketCapMB": 1}
+        "ddpjob_trainer.tasks.digits:task", task={"epochs": 4, "globalBatchSize": 64}, ddp={"bucketCapMB": 1}
     )[0]
     assert outcome.result["accuracy"] >= 0.95
 

@@ -92,6 +92,12 @@ class Board:
         self.add(Slot.GENERATION_STEPS)
         self.put({Slot.LAST_STEP_AT: now, Slot.STEP: step})
 
+    def count(self, *, samples: int, counted: float) -> None:
+        """Add what this rank read in a step; where the loss counts more than samples, it counts tokens."""
+        self.add(Slot.SAMPLES, samples)
+        if counted > samples:
+            self.add(Slot.TOKENS, counted)
+
     def stop_here(self, step: int) -> bool:
         """Publish the boundary, wait while the launcher holds us, and say whether to save and stop."""
         return self.page is not None and boundary.reach(self.page, step)

@@ -54,10 +54,10 @@ class LossScale:
             self.scale, self.good_steps = self.scale * 2.0, 0
 
     def state_dict(self) -> dict[str, float]:
-        return {"scale": self.scale, "good_steps": self.good_steps}
+        return {"enabled": self.enabled, "scale": self.scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        if self.enabled and state.get("scale"):
+        if self.enabled and state["enabled"]:
             self.scale, self.good_steps = float(state["scale"]), int(state["good_steps"])
 
 

@@ -56,6 +56,11 @@ class Window:
     whole: bool
     """Whether it has a full global batch; only the last of an epoch may have less."""
 
+    @property
+    def samples(self) -> int:
+        """Samples that this rank reads."""
+        return sum(len(share.samples) for share in self.shares if not share.stands_in)
+
 
 def permutation(size: int, seed: int, epoch: int) -> torch.Tensor:
     """The order of an epoch: every index below `size` once. 8 bytes per sample."""

@@ -7,12 +7,14 @@ position. Must not: let a full disk end a training.
 
 import io
 import pickle
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from ddpjob_api.page import Slot
 from ddpjob_trainer.checkpoints import (
     Fenced,
     Manifest,
@@ -26,7 +28,7 @@ from ddpjob_trainer.checkpoints import (
 )
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.loop.agreement import from_all, total
-from ddpjob_trainer.loop.board import say
+from ddpjob_trainer.loop.board import Board, say
 from ddpjob_trainer.loop.told import Told
 
 STATE = "state.pt"
@@ -42,17 +44,16 @@ class Stateful(Protocol):
 class Saver:
     """Writes and reads the checkpoints of one rank."""
 
-    def __init__(self, told: Told, parts: Mapping[str, Stateful], device: torch.device) -> None:
+    def __init__(self, told: Told, parts: Mapping[str, Stateful], device: torch.device, board: Board) -> None:
         """`parts`: what is saved, by name; `model` is one of them.
 
         Raises:
             Refused: a part's state is not made of tensors and plain values, so it could not be loaded safely.
         """
-        self.told = told
-        self.parts = parts
-        self.device = device
+        self.told, self.parts, self.device, self.board = told, parts, device, board
         self.saved_step: int | None = None
         """The newest step that is known to be complete on every node."""
+        self.tried_at = time.monotonic()
         if told.saves:
             for name, part in parts.items():
                 if name != "model":
@@ -60,17 +61,36 @@ class Saver:
         if told.writes and told.checkpoint_dir is not None:
             remove_leftovers(told.checkpoint_dir)
 
-    def save(self, position: Position) -> tuple[bool, int]:
-        """Save on the ranks that write, and say on all whether every one of them could, and how many bytes one took.
+    def due_after(self, step: int) -> bool:
+        """Whether `everySteps` says so."""
+        every = self.told.checkpoint.every_steps if self.told.checkpoint else None
+        return every is not None and step % every == 0
+
+    def time_is_up(self) -> bool:
+        """Whether `everySeconds` says so, by the clock of this rank; the ranks agree on rank 0's."""
+        every = self.told.checkpoint.every if self.told.checkpoint else None
+        return every is not None and time.monotonic() - self.tried_at >= every.total_seconds()
+
+    def save(self, position: Position) -> None:
+        """Save on the ranks that write, and note on all whether every one of them could.
 
         A checkpoint that cannot be written costs the checkpoint, not the training.
         """
         written = self.write(position) if self.told.writes else 0
-        writers, failures, largest = self.agreed(written)
-        whole = writers > 0 and failures == 0
-        if whole:
-            self.saved_step = position.step
-        return whole, largest
+        writers, failures, size_bytes = self.agreed(written)
+        self.tried_at = time.monotonic()
+        if failures or not writers:
+            self.board.add(Slot.CHECKPOINT_FAILURES)
+            return
+        self.saved_step = position.step
+        self.board.add(Slot.CHECKPOINTS)
+        self.board.put(
+            {
+                Slot.CHECKPOINT_BYTES: size_bytes,
+                Slot.CHECKPOINT_AT: time.time(),
+                Slot.CHECKPOINT_STEP: position.step,
+            }
+        )
 
     def write(self, position: Position) -> int:
         """Bytes written, or -1."""

@@ -8,7 +8,6 @@ Must not: read the environment, or know how anything below is done.
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -93,13 +92,8 @@ class Trainer:
             CheckpointDamaged: the checkpoint is not whole.
         """
         asked = told.task
-        self.told, self.task, self.device, self.board, self.stop_wished = (
-            told,
-            task,
-            device,
-            board,
-            stop_wished,
-        )
+        self.told, self.task, self.device = told, task, device
+        self.board, self.stop_wished = board, stop_wished
         self.size = checks.dataset_size(task, asked.global_batch_size)
         self.layout = Layout(
             world_size=told.world_size,
@@ -124,7 +118,7 @@ class Trainer:
             "schedule": self.schedule,
             "scale": self.scale,
         }
-        self.saver = Saver(told, parts, device)
+        self.saver = Saver(told, parts, device, board)
         with board.phase(Phase.LOADING):
             self.resume()
         self.ddp = wrap(self.model, told.ddp, device)
@@ -132,7 +126,6 @@ class Trainer:
         # staticGraph: torch crashes unless the first window of a process is synchronised throughout (pytorch#143580).
         self.unsynced_allowed = not told.ddp.static_graph
         self.source = Batches(task.train_dataset, task.collate, asked.seed, "train")
-        self.last_saved_at = time.monotonic()
         self.result: dict[str, float] = {}
 
     def run(self) -> bool:
@@ -143,7 +136,7 @@ class Trainer:
         while self.step < self.total_steps:
             for window, loaded in self.rest_of_epoch():
                 words = self.train_step(window, loaded)
-                if self.save_is_due(words):
+                if words.save or self.saver.due_after(self.step):
                     self.save()
                 if self.board.stop_here(self.step) or words.stop:
                     self.save()
@@ -187,14 +180,14 @@ class Trainer:
 
         grads = gradients(self.parameters)
         raw_norm = norm(grads)
-        loss_sum = sum(float(each) for each, _ in counted)
+        loss_sum, count = (sum(map(float, each)) for each in zip(*counted, strict=True))
         words = agree(
             Words(
                 loss_sum=loss_sum,
-                count=sum(float(each) for _, each in counted),
+                count=count,
                 finite=math.isfinite(loss_sum) and math.isfinite(raw_norm),
                 stop=self.stop_wished(),
-                save=self.told.rank == 0 and self.time_to_save(),
+                save=self.told.rank == 0 and self.saver.time_is_up(),
             ),
             self.device,
         )
@@ -205,6 +198,7 @@ class Trainer:
         # Also after a skipped step: the rate is a function of the step.
         self.schedule.step()
         self.step, self.consumed = self.step + 1, window.consumed
+        self.board.count(samples=window.samples, counted=count)
         self.board.step_made(
             self.step,
             {
@@ -233,7 +227,6 @@ class Trainer:
         if untouched is not None:
             untouched.restore()
             return torch.zeros(()), 0
-        self.board.add(Slot.SAMPLES, len(share.samples))
         return loss_sum.detach(), count
 
     def synchronised(self, *, last: bool) -> AbstractContextManager[None]:
@@ -308,16 +301,6 @@ class Trainer:
             self.board.add(Slot.REPLICA_MISMATCHES)
             raise
 
-    def time_to_save(self) -> bool:
-        checkpoint = self.told.checkpoint
-        if checkpoint is None or checkpoint.every is None:
-            return False
-        return time.monotonic() - self.last_saved_at >= checkpoint.every.total_seconds()
-
-    def save_is_due(self, words: Words) -> bool:
-        every = self.told.checkpoint.every_steps if self.told.checkpoint else None
-        return words.save or (every is not None and self.step % every == 0)
-
     def save(self) -> None:
         """Save this step, unless it is saved already or nothing is to be."""
         if not self.told.saves or self.saver.saved_step == self.step:
@@ -325,19 +308,7 @@ class Trainer:
         with self.board.phase(Phase.CHECKPOINT):
             share_buffers(self.model)
             self.check_replicas()
-            whole, size_bytes = self.saver.save(self.position())
-        self.last_saved_at = time.monotonic()
-        if not whole:
-            self.board.add(Slot.CHECKPOINT_FAILURES)
-            return
-        self.board.add(Slot.CHECKPOINTS)
-        self.board.put(
-            {
-                Slot.CHECKPOINT_BYTES: size_bytes,
-                Slot.CHECKPOINT_AT: time.time(),
-                Slot.CHECKPOINT_STEP: self.step,
-            }
-        )
+            self.saver.save(self.position())
 
     def position(self) -> Position:
         return Position(

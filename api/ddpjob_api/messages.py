@@ -216,7 +216,7 @@ def decode(line: bytes) -> Message:
     """
     try:
         body = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid([Problem(path=(), message=f"not JSON: {error}")]) from error
     if not isinstance(body, dict) or body.get("op") not in KINDS:
         raise Invalid([Problem(path=("op",), message="unknown message")])

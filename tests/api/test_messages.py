@@ -36,6 +36,7 @@ def test_a_message_is_one_line_and_travels_unchanged(message: Message) -> None:
         b'{"op":"Beat","steps":["x"]}',
         b'{"op":"Beat","code":"x"}',
         b"\xff",
+        b"[" * 20_000,
     ],
 )
 def test_what_is_no_message_is_refused(line: bytes) -> None:

@@ -211,6 +211,20 @@ def test_a_failure_that_a_lost_coordinator_took_with_it_is_counted_once(counted:
     assert core.ledger.restarts == restarts
 
 
+def test_a_launcher_that_missed_the_count_does_not_have_its_failure_counted_again() -> None:
+    core = running(2)
+    fail(core, 1, 1.0)
+    failure = failure_of(worker_exit(1), hello(1), generation=1, at="")
+    core.closed(1.1, 1)
+    all_stopped(core, 1.2)
+    core.tick(2.2)
+    assert (core.state, core.ledger.restarts) == (RunState.WAITING, 1)
+    core.closed(2.3, 2)
+    core.hello(2.4, 3, hello(1, generation=1, last_failure=failure))
+    core.hello(2.5, 4, hello(0, incarnation=1, generation=1))
+    assert (core.state, core.ledger.restarts) == (RunState.RUNNING, 1)
+
+
 def test_a_coordinator_whose_term_is_over_refuses() -> None:
     core = coordinator(2)
     (refusal,) = [a for a in core.hello(0.0, 1, hello(1, term=2)) if isinstance(a, Refuse)]
@@ -328,7 +342,7 @@ def test_missing_launchers_are_named_when_the_rendezvous_times_out() -> None:
 
 EVENTS = (
     "say", "say", "say", "hear", "hear", "hear", "tick", "step", "fail", "victim", "succeed",
-    "cut", "alone", "connect", "kill", "replace", "leave",
+    "cut", "alone", "connect", "kill", "replace", "leave", "fail_over", "exchange", "exchange", "exchange",
 )  # fmt: skip
 
 

@@ -31,8 +31,6 @@ from ddpjob_trainer.launcher.coordinator import Coordinator, Settings
 from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.ledger import Ledger
 
-EXIT = {"exit": WorkerExit(rank=0, returncode=1, cause=Cause.OWN, message="ValueError: no")}
-
 
 def worker_exit(rank: int, cause: Cause = Cause.OWN, **more: object) -> WorkerExit:
     values: dict[str, object] = {"returncode": 1, "message": "ValueError: no", **more}
@@ -169,6 +167,19 @@ class World:
             self.core = coordinator(self.nodes, incarnation=fresh.incarnation, **self.settings)
         self.connect(node)
 
+    def fail_over(self, node: int) -> None:
+        """Killed, replaced, and everybody is connected again."""
+        self.kill(node)
+        self.replace(node)
+        for each in range(self.nodes):
+            self.connect(each)
+
+    def exchange(self, node: int) -> None:
+        """Everything on its way to and from this index arrives."""
+        for _ in range(8):
+            self.hear(node)
+            self.say(node)
+
     def leave(self, node: int) -> None:
         pod = self.newest(node)
         if pod.alive and not pod.leaving:
@@ -255,6 +266,9 @@ class World:
         if pod.node == 0 and not (self.core is not None and self.core.final is not None):
             self.core = None
             for other in self.pods:
+                # What a process had sent still arrives when it has died.
+                while other is not pod and other.link is not None and other.down:
+                    self.obey(other, other.down.popleft())
                 self.drop(other)
         else:
             self.drop(pod)

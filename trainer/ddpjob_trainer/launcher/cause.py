@@ -124,7 +124,7 @@ def read_error(path: Path) -> ErrorFile | None:
         with path.open("rb") as file:
             document = json.loads(file.read(MAX_ERROR_FILE_BYTES))
         message = document["message"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
     if isinstance(document.get("ddpjob"), dict):
         return ours(document["ddpjob"])

@@ -142,7 +142,7 @@ def foreign_protocol(line: bytes) -> int | None:
     """The protocol version that a first line names, if it is readable at all."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     protocol = found.get("protocol") if isinstance(found, dict) else None
     return protocol if isinstance(protocol, int) and not isinstance(protocol, bool) else None

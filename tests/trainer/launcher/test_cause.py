@@ -1,0 +1,131 @@
+"""Own failure, victim, killed: one row for each way a worker can end."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.report import Cause
+from ddpjob_trainer.launcher.cause import (
+    STACKS_SIGNAL,
+    Circumstances,
+    ErrorFile,
+    cause_of,
+    is_failure,
+    read_error,
+    worker_exit,
+)
+from ddpjob_trainer.page import Page
+
+NOTHING = Circumstances()
+TERM = Circumstances(signals=frozenset({signal.SIGTERM}))
+TERM_KILL = Circumstances(signals=frozenset({signal.SIGTERM, signal.SIGKILL}))
+STACKS = Circumstances(signals=frozenset({int(STACKS_SIGNAL)}))
+PEER = ErrorFile(type="DistBackendError", peer_lost=True)
+OWN = ErrorFile(type="ValueError", message="no")
+
+
+@pytest.mark.parametrize(
+    ("returncode", "error", "circumstances", "cause"),
+    [
+        (1, OWN, NOTHING, Cause.OWN),
+        (7, None, NOTHING, Cause.OWN),
+        (85, None, NOTHING, Cause.OWN),
+        (-9, None, NOTHING, Cause.OWN),
+        (-11, None, NOTHING, Cause.OWN),
+        (1, PEER, NOTHING, Cause.VICTIM),
+        (1, PEER, TERM, Cause.VICTIM),
+        (-15, None, TERM, Cause.KILLED),
+        (143, None, TERM, Cause.KILLED),
+        (0, None, TERM, Cause.KILLED),
+        (85, None, TERM, Cause.KILLED),
+        (-9, None, TERM, Cause.OWN),  # a SIGKILL that we have not sent
+        (-9, None, TERM_KILL, Cause.KILLED),
+        (137, None, TERM_KILL, Cause.KILLED),
+        (1, OWN, TERM, Cause.OWN),  # both failed at once
+        (-int(STACKS_SIGNAL), None, STACKS, Cause.KILLED),
+        (86, ErrorFile(type="Refused", refused=True), TERM, Cause.OWN),
+        (86, None, NOTHING, Cause.OWN),
+    ],
+)
+def test_a_cause_follows_from_code_error_and_what_was_sent(
+    returncode: int, error: ErrorFile | None, circumstances: Circumstances, cause: Cause
+) -> None:
+    assert cause_of(returncode, error, circumstances) is cause
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (
+            {
+                "message": {"message": "ValueError: bad sample 17", "extraInfo": {}},
+                "ddpjob": {
+                    "type": "ValueError",
+                    "message": "bad sample 17",
+                    "location": "train.py:3",
+                    "peerLost": False,
+                    "refused": False,
+                    "step": 5,
+                },
+            },
+            ErrorFile(type="ValueError", message="bad sample 17", location="train.py:3", step=5),
+        ),
+        (
+            {"message": {"message": "KeyError: 'x'", "extraInfo": {"py_callstack": "…"}}},
+            ErrorFile(type="KeyError", message="'x'"),
+        ),
+        (
+            {"message": {"message": "RuntimeError: [gloo] Connection closed by peer [10.0.0.1]:1"}},
+            ErrorFile(
+                type="RuntimeError", message="[gloo] Connection closed by peer [10.0.0.1]:1", peer_lost=True
+            ),
+        ),
+        ({"message": "bare words"}, ErrorFile(message="bare words")),
+        ({}, None),
+        ([1], None),
+    ],
+)
+def test_an_error_file_is_read_in_our_form_and_in_torchelastics(
+    tmp_path: Path, document: object, expected: ErrorFile | None
+) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps(document))
+    assert read_error(path) == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", None])
+def test_a_broken_error_file_is_none(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "error.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert read_error(path) is None
+
+
+def test_a_process_that_had_finished_is_believed_whatever_killed_it_then(tmp_path: Path) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        page[Slot.STATE], page[Slot.EXIT_CODE] = WorkerState.FINISHED, 0
+        item = worker_exit(rank=0, returncode=-signal.SIGABRT, page=page, error=None, circumstances=NOTHING)
+    assert item.returncode == 0
+    assert not is_failure(item, NOTHING)
+
+
+def test_words_and_step_come_from_the_program_and_its_page(tmp_path: Path) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        page[Slot.STEP] = 40
+        error = ErrorFile(type="ValueError", message="line one\nline two", location="t.py:1")
+        item = worker_exit(rank=3, returncode=1, page=page, error=error, circumstances=NOTHING)
+        killed = worker_exit(
+            rank=3, returncode=-9, page=page, error=None, circumstances=Circumstances(oom=True)
+        )
+    assert (item.message, item.location, item.step) == ("ValueError: line one", "t.py:1", 40)
+    assert killed.oom_killed and "memory limit" in killed.message
+
+
+def test_85_is_an_answer_only_to_a_stop_step(tmp_path: Path) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        item = worker_exit(rank=0, returncode=85, page=page, error=None, circumstances=NOTHING)
+    assert is_failure(item, NOTHING)
+    assert not is_failure(item, Circumstances(stop_asked=True))

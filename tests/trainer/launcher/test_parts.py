@@ -1,0 +1,231 @@
+"""The launcher's smaller parts: lines, last words, memory kills, environment, addresses, ports."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob_api.codec import load
+from ddpjob_api.conditions import Reason
+from ddpjob_api.messages import Start
+from ddpjob_api.names import TORCHRUN_ENV, LauncherEnv, WorkerEnv
+from ddpjob_api.report import (
+    MAX_TERMINATION_BYTES,
+    Failure,
+    InEffect,
+    Outcome,
+    Override,
+    TerminationMessage,
+)
+from ddpjob_trainer.launcher.config import Config, Unusable, address, read
+from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
+from ddpjob_trainer.launcher.oom import OomCounter
+from ddpjob_trainer.launcher.output import MAX_PIECE_BYTES, Splitter
+from ddpjob_trainer.launcher.rendezvous import free_port
+from ddpjob_trainer.launcher.termination import fit
+
+
+def through(chunks: list[bytes]) -> list[bytes]:
+    splitter = Splitter()
+    return [line for chunk in chunks for line in splitter.feed(chunk)] + splitter.end()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"a\nb\n"], [b"a", b"b"]),
+        ([b"a", b"b\n", b"c"], [b"ab", b"c"]),
+        ([b"50%\r100%\r\ndone"], [b"50%", b"100%", b"done"]),
+        ([b"a\r", b"\nb\n"], [b"a", b"b"]),
+        ([b"a\r", b"b\n"], [b"a", b"b"]),
+        ([b"\n\n"], [b"", b""]),
+        ([b"\xff\x00\n"], [b"\xff\x00"]),
+    ],
+)
+def test_output_is_split_at_every_kind_of_line_end(chunks: list[bytes], lines: list[bytes]) -> None:
+    assert through(chunks) == lines
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_how_output_is_cut_into_reads_changes_nothing(chunks: list[bytes]) -> None:
+    assert through(chunks) == through([b"".join(chunks)])
+
+
+def test_a_line_without_an_end_is_passed_on_in_pieces_and_whole() -> None:
+    pieces = through([b"x" * 70_000] * 5)
+    assert b"".join(pieces) == b"x" * 350_000
+    assert all(len(piece) <= MAX_PIECE_BYTES for piece in pieces)
+
+
+@given(st.text(max_size=1024), st.text(max_size=512), st.integers(0, 64))
+def test_a_termination_message_always_fits_and_can_be_read(text: str, place: str, size: int) -> None:
+    message = TerminationMessage(
+        protocol=1,
+        outcome=Outcome.FAILED,
+        exit_code=1,
+        node=0,
+        term=1,
+        generation=1,
+        restarts=0,
+        disruptions=0,
+        message=text,
+        failure=Failure(reason=Reason.PROGRAM_FAILED, message=text, location=place, rank=1),
+        result={str(index): "y" * 200 for index in range(size)},
+        ddp=InEffect(
+            bucket_bytes=(2**40,) * size,
+            overrides=(Override(setting="bucketCapMB", asked="1", effective="2", where=place),) * 16,
+            warnings=("w" * 300,) * 16,
+        ),
+    )
+    encoded = fit(message)
+    assert len(encoded) <= MAX_TERMINATION_BYTES
+    found = load(TerminationMessage, json.loads(encoded))
+    assert found.failure is not None
+    assert (found.exit_code, found.failure.rank) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file"),
+    [
+        ("0::/pod/c1\n", "pod/c1/memory.events"),
+        ("0::/../elsewhere\n", "memory.events"),
+        ("9:cpu:/x\n4:memory:/pod/c1\n0::/\n", "memory/pod/c1/memory.oom_control"),
+    ],
+)
+def test_kills_for_memory_are_seen_in_both_cgroup_versions(tmp_path: Path, cgroup: str, file: str) -> None:
+    listing = tmp_path / "cgroup"
+    listing.write_text(cgroup)
+    counter_file = tmp_path / "mount" / file
+    counter_file.parent.mkdir(parents=True)
+    counter_file.write_text("oom 3\noom_kill 2\noom_group_kill 0\n")
+    counter = OomCounter(listing, tmp_path / "mount")
+    assert not counter.killed()
+    counter_file.write_text("oom 4\noom_kill 3\n")
+    assert counter.killed()
+    assert not counter.killed()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("h:29400", ("h", 29400)), ("[fd00::1]:29400", ("fd00::1", 29400))]
+)
+def test_an_address_is_host_and_port(text: str, expected: tuple[str, int]) -> None:
+    assert address(text) == expected
+
+
+def environ(tmp_path: Path, spec: dict[str, object], **more: str) -> dict[str, str]:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    return {
+        LauncherEnv.SPEC.value: json.dumps(spec),
+        LauncherEnv.NODE_INDEX.value: "1",
+        LauncherEnv.COORDINATOR.value: "h0:29400",
+        LauncherEnv.TOKEN_FILE.value: str(token),
+        LauncherEnv.RUN_DIR.value: str(tmp_path),
+        **more,
+    }
+
+
+def config(tmp_path: Path, spec: dict[str, object]) -> Config:
+    return read(environ(tmp_path, spec))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"DDPJOB_SPEC": "{"}, "DDPJOB_SPEC: no spec of a DDPJob"),
+        ({"DDPJOB_SPEC": '{"nods": 1}'}, "did you mean nodes"),
+        ({"DDPJOB_NODE_INDEX": "x"}, "DDPJOB_NODE_INDEX='x': expected a whole number"),
+        ({"DDPJOB_COORDINATOR": ""}, "DDPJOB_COORDINATOR is not set"),
+        ({"DDPJOB_COORDINATOR": "h"}, "expected host:port"),
+        ({"DDPJOB_TOKEN_FILE": "/nonexistent"}, "/nonexistent: No such file"),
+    ],
+)
+def test_a_wrong_environment_is_named(tmp_path: Path, more: dict[str, str], words: str) -> None:
+    with pytest.raises(Unusable, match=words.replace("(", r"\(")):
+        read(environ(tmp_path, {"nodes": 2, "script": {"args": ["t.py"]}}, **more))
+
+
+START = Start(
+    term=2,
+    generation=3,
+    master_address="h0",
+    master_port=29503,
+    restarts=1,
+    disruptions=0,
+    resume_step=40,
+)
+
+
+def test_a_worker_is_told_torchruns_names_and_ours_and_nothing_of_the_launchers(tmp_path: Path) -> None:
+    spec: dict[str, object] = {
+        "nodes": 2,
+        "processesPerNode": 2,
+        "script": {"args": ["t.py", "--x"]},
+        "ddp": {"bucketCapMB": 1},
+    }
+    job = config(tmp_path, spec)
+    files = Files.of(tmp_path, 3, 3)
+    env = worker_env(
+        job,
+        START,
+        local_rank=1,
+        files=files,
+        base={"PATH": "/bin", "DDPJOB_TOKEN_FILE": "x", "DDPJOB_WORKER_PID": "1"},
+    )
+    assert set(TORCHRUN_ENV) <= set(env)
+    assert (env["RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"], env["GROUP_RANK"]) == ("3", "1", "4", "1")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("h0", "29503")
+    assert env["OMP_NUM_THREADS"] == "1"
+    assert env[WorkerEnv.RESUME_STEP] == "40"
+    assert env[WorkerEnv.TERM] == "2"
+    assert json.loads(env[WorkerEnv.SETTINGS]) == {"backend": "Gloo", "bucketCapMB": 1}
+    assert "TORCHELASTIC_USE_AGENT_STORE" not in env
+    assert not {"DDPJOB_TOKEN_FILE", "DDPJOB_SPEC", "DDPJOB_WORKER_PID"} & set(env)
+    assert command_line(job, START)[1:] == ["-m", "ddpjob_trainer.bootstrap", "t.py", "--x"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["torchrun", "t.py"], ["torchrun", "t.py"]),
+        (
+            ["accelerate", "launch", "--num_machines=2", "t.py"],
+            [
+                "accelerate",
+                "launch",
+                "--num_processes",
+                "4",
+                "--machine_rank",
+                "1",
+                "--main_process_ip",
+                "h0",
+                "--main_process_port",
+                "29503",
+                "--cpu",
+                "--num_machines=2",
+                "t.py",
+            ],
+        ),
+    ],
+)
+def test_a_command_gets_what_it_needs_to_span_nodes(
+    tmp_path: Path, command: list[str], expected: list[str]
+) -> None:
+    job = config(tmp_path, {"nodes": 2, "processesPerNode": 2, "command": command})
+    assert command_line(job, START)[4:] == expected
+    env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base={})
+    assert (env["PET_NNODES"], env["PET_NPROC_PER_NODE"], env["PET_NODE_RANK"]) == ("2", "2", "1")
+    assert (env["RANK"], env["WORLD_SIZE"]) == ("1", "2")
+
+
+def test_a_taken_port_is_skipped() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        base = port - 5
+        found = free_port("127.0.0.1", base, 5)
+    assert found is not None
+    assert found != port

@@ -106,7 +106,7 @@ def two_groups(parameters):
 
 
 def one_cycle(optimizer, total_steps):
-    return OneCycleLR(optimizer, max_lr=0.01, total_steps=total_steps + 1)
+    return OneCycleLR(optimizer, max_lr=0.01, total_steps=total_steps)
 
 
 def noisy(*, size=27, workers=0, dropout=0.2, width=16, algorithm="adamw"):

@@ -4,6 +4,7 @@ Must not: know of steps or ranks.
 """
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -50,6 +51,16 @@ def default_schedule(optimizer: Optimizer, _total_steps: int) -> LRScheduler:
 
 def unchanged(_step: int) -> float:
     return 1.0
+
+
+def advance(schedule: LRScheduler) -> None:
+    """One step of the schedule, also after a skipped optimizer step: the rate is a function of the step.
+
+    torch warns where the very first optimizer step was skipped, as FP16's often is.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        schedule.step()
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from ddpjob_trainer.loop.numerics import LossScale, arithmetic, gradients, norm
 from ddpjob_trainer.loop.order import Layout, Share, Window, steps_left, windows
 from ddpjob_trainer.loop.parts import (
     Kept,
+    advance,
     default_optimizer,
     default_schedule,
     running_statistics,
@@ -195,8 +196,7 @@ class Trainer:
         finite = words.finite and words.count > 0
         gradient_norm = self.update(grads, raw_norm, words.count) if finite else self.skip(statistics)
         self.scale.update(finite=finite)
-        # Also after a skipped step: the rate is a function of the step.
-        self.schedule.step()
+        advance(self.schedule)
         self.step, self.consumed = self.step + 1, window.consumed
         self.board.count(samples=window.samples, counted=count)
         self.board.step_made(

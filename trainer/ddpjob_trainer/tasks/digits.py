@@ -63,8 +63,7 @@ def block(inputs: int, outputs: int) -> nn.Module:
 
 
 def one_cycle(optimizer: Optimizer, total_steps: int, *, learning_rate: float) -> LRScheduler:
-    # One step more than there are: the loop steps the schedule after the last step, too.
-    return OneCycleLR(optimizer, max_lr=learning_rate, total_steps=total_steps + 1)
+    return OneCycleLR(optimizer, max_lr=learning_rate, total_steps=total_steps)
 
 
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:

@@ -1,0 +1,91 @@
+"""The chart's text; that Helm installs it is shown on a real cluster (tests/cluster/)."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "ddpjob"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+def test_the_chart_carries_the_crd_as_it_is() -> None:
+    assert (CHART / "files" / "ddpjob.yaml").read_bytes() == (ROOT / "crds" / "ddpjob.yaml").read_bytes()
+    assert "metadata:\n  name: ddpjobs.ddpjob.dev\n" in (CHART / "files" / "ddpjob.yaml").read_text()
+
+
+def test_the_default_values_fit_the_schema_and_an_unknown_one_does_not() -> None:
+    jsonschema.validate(VALUES, SCHEMA)
+    for path in ((), ("image",), ("operator",), ("rbac",)):
+        wrong = json.loads(json.dumps(VALUES))
+        here = wrong
+        for part in path:
+            here = here[part]
+        here["unknown"] = 1
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, SCHEMA)
+
+
+def test_every_value_is_in_the_schema_has_a_comment_and_is_used() -> None:
+    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    text = (CHART / "values.yaml").read_text()
+
+    def walk(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
+        assert set(values) == set(schema["properties"]), path
+        for name, value in values.items():
+            here = f"{path}.{name}"
+            inner = schema["properties"][name]
+            if isinstance(value, dict) and "properties" in inner and name != "resources":
+                walk(value, inner, here)
+                continue
+            assert f".Values{here}" in templates, f"{here} is used nowhere"
+            assert re.search(rf"# -- .*\n( *# .*\n)* *{name}:", text), f"{here} has no comment"
+
+    walk(VALUES, SCHEMA, "")
+
+
+def test_the_versions_agree() -> None:
+    from ddpjob_api import __version__
+
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == __version__
+
+
+def rendered(*settings: str) -> list[dict[str, Any]]:
+    helm = shutil.which("helm") or next(
+        (str(path) for path in (Path.home() / ".cache" / "ddpjob" / "bin").glob("*/helm")), None
+    )
+    if helm is None:
+        pytest.skip("helm is not installed")
+    sets = [word for setting in settings for word in ("--set", setting)]
+    command = [helm, "template", "ddpjob", str(CHART), "--namespace", "system", *sets]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def test_rendered_objects_are_restricted_and_namespaced_installs_have_no_cluster_role() -> None:
+    documents = rendered()
+    for kind in ("Deployment", "Job"):
+        spec = next(d for d in documents if d["kind"] == kind)["spec"]["template"]["spec"]
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        (container,) = spec["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+    crd = next(d for d in documents if d["kind"] == "CustomResourceDefinition")
+    source = yaml.safe_load((ROOT / "crds" / "ddpjob.yaml").read_text())
+    assert crd["spec"] == source["spec"]
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    few = rendered("watchNamespaces={a,b}", "rbac.aggregate=false")
+    assert [d["metadata"]["namespace"] for d in few if d["kind"] == "Role"] == ["a", "b", "system"]
+    assert not [d for d in few if d["kind"] == "ClusterRole"]
+    for document in (d for d in documents if d["kind"] in ("ClusterRole", "Role")):
+        assert not any("*" in rule.get(field, []) for rule in document["rules"] for field in rule)

@@ -1,0 +1,330 @@
+"""The pure parts as tables: overlay, words, numbers for people, views, conditions."""
+
+import copy
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.fake_api import last_words, terminated
+
+from ddpjob_api.codec import parse_spec
+from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.report import Failure, InEffect, Progress
+from ddpjob_operator.errors import error_of
+from ddpjob_operator.events import between
+from ddpjob_operator.model import (
+    ConditionState,
+    Incident,
+    Nodes,
+    ProgressState,
+    Runtime,
+    Status,
+    Truth,
+    read_status,
+    set_condition,
+    write_status,
+)
+from ddpjob_operator.observe import JobView, Key, job_of, pod_of
+from ddpjob_operator.overlay import Refused, laid_over
+from ddpjob_operator.pod import pod, template_hash
+from ddpjob_operator.progress import bounded, duration, state_of
+from ddpjob_operator.settings import BadSetting, Settings, from_environment
+from ddpjob_operator.trouble import is_invalid, refusal_of
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+RUNTIME = Runtime(image="trainer:1", trainer_version="1", protocol=1, template_hash="h")
+
+
+def job(**spec: Any) -> JobView:
+    body = {
+        "metadata": {"name": "train", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
+                     "resourceVersion": "7", "generation": 2},
+        "spec": {"nodes": 2, "script": {"args": ["train.py"]}, **spec},
+    }  # fmt: skip
+    return job_of(body)
+
+
+def made(**spec: Any) -> dict[str, Any]:
+    view = job(**spec)
+    assert view.spec is not None
+    return pod(view, view.spec, Status(), RUNTIME, index=1, incarnation=3)
+
+
+def container(body: dict[str, Any], name: str = "trainer") -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in body["spec"]["containers"] if c["name"] == name)
+    return found
+
+
+def test_a_pod_passes_the_restricted_standard() -> None:
+    body = made()
+    assert body["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert body["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert body["spec"]["automountServiceAccountToken"] is False
+    assert body["spec"]["enableServiceLinks"] is False
+    assert container(body)["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert "livenessProbe" not in container(body)
+    assert {v["name"] for v in body["spec"]["volumes"]} == {"tmp", "shm", "run", "token", "checkpoints"}
+    assert body["metadata"]["name"] == "train-1-r3"
+    assert body["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    ("placement", "kind", "rule"),
+    [
+        ("Spread", "podAntiAffinity", "preferredDuringSchedulingIgnoredDuringExecution"),
+        ("Require", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"),
+        ("Pack", "podAffinity", "preferredDuringSchedulingIgnoredDuringExecution"),
+    ],
+)
+def test_placement(placement: str, kind: str, rule: str) -> None:
+    assert list(made(placement=placement)["spec"]["affinity"]) == [kind]
+    assert list(made(placement=placement)["spec"]["affinity"][kind]) == [rule]
+
+
+def test_volumes_follow_workspace_and_claim() -> None:
+    body = made(workspace={"configMap": "code"}, checkpoint={"persistentVolumeClaim": "ckpt"})
+    volumes = {v["name"]: v for v in body["spec"]["volumes"]}
+    assert volumes["workspace"]["configMap"] == {"name": "code"}
+    assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "ckpt"}
+    assert container(body)["workingDir"] == "/workspace"
+    mount = next(m for m in container(body)["volumeMounts"] if m["name"] == "workspace")
+    assert mount["readOnly"] is True
+    assert made()["spec"]["volumes"][-1] == {"name": "checkpoints", "emptyDir": {}}
+
+
+REFUSED = [
+    ({"spec": {"hostname": "a"}}, "spec.template.spec.hostname cannot be set"),
+    ({"spec": {"subdomain": "a"}}, "spec.template.spec.subdomain cannot be set"),
+    ({"spec": {"hostnameOverride": "a"}}, "spec.template.spec.hostnameOverride cannot be set"),
+    ({"spec": {"restartPolicy": "Always"}}, "the launcher restarts ranks"),
+    ({"spec": {"activeDeadlineSeconds": 1}}, "set spec.activeDeadlineSeconds of the DDPJob"),
+    ({"spec": {"containers": [{"name": "trainer", "command": ["x"]}]}}, "say what to run in spec.task"),
+    ({"spec": {"containers": [{"name": "trainer", "args": ["x"]}]}}, "say what to run in spec.task"),
+    ({"metadata": {"name": "x"}}, "only labels and annotations"),
+    ({"kindly": 1}, "spec.template.kindly"),
+    ({"spec": []}, "spec.template.spec: expected an object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("template", "words"), [case for case in REFUSED if case[0] != {"spec": []}])
+def test_the_template_may_not_touch_what_is_ours(template: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words.replace(".", r"\.").replace("[", r"\[")):
+        made(template=template)
+
+
+def test_the_template_is_laid_over_by_name() -> None:
+    template = {
+        "metadata": {"labels": {"team": "vision", "ddpjob.dev/name": "other"}, "annotations": {"a": "b"}},
+        "spec": {
+            "nodeSelector": {"zone": "a"},
+            "tolerations": [{"operator": "Exists"}],
+            "priorityClassName": "high",
+            "securityContext": {"runAsUser": 1000},
+            "volumes": [{"name": "data", "emptyDir": {}}, {"name": "token", "emptyDir": {}}],
+            "containers": [
+                {
+                    "name": "trainer",
+                    "env": [{"name": "A", "value": "theirs"}, {"name": "DDPJOB_NAME", "value": "x"}],
+                    "volumeMounts": [
+                        {"name": "data", "mountPath": "/data"}, {"name": "data", "mountPath": "/dev/shm"},
+                    ],
+                    "resources": {"limits": {"memory": "1Gi"}},
+                },
+                {"name": "side", "image": "side:1"},
+            ],
+        },
+    }  # fmt: skip
+    before = copy.deepcopy(template)
+    body = made(
+        template=template,
+        env=[{"name": "A", "value": "ours"}],
+        resourcesPerNode={"limits": {"nvidia.com/gpu": 1}},
+    )
+    assert template == before
+    assert body["metadata"]["labels"]["team"] == "vision"
+    assert body["metadata"]["labels"]["ddpjob.dev/name"] == "train"
+    assert body["metadata"]["annotations"]["a"] == "b"
+    assert body["spec"]["nodeSelector"] == {"zone": "a"}
+    assert body["spec"]["tolerations"] == [{"operator": "Exists"}]
+    assert body["spec"]["priorityClassName"] == "high"
+    assert body["spec"]["securityContext"]["runAsUser"] == 1000
+    assert body["spec"]["securityContext"]["runAsNonRoot"] is True
+    volumes = {v["name"]: v for v in body["spec"]["volumes"]}
+    assert "data" in volumes
+    assert "secret" in volumes["token"]
+    trainer = container(body)
+    env = {v["name"]: v.get("value") for v in trainer["env"]}
+    assert (env["A"], env["DDPJOB_NAME"]) == ("theirs", "train")
+    paths = [m["mountPath"] for m in trainer["volumeMounts"]]
+    assert "/data" in paths
+    assert paths.count("/dev/shm") == 1
+    assert trainer["resources"]["limits"] == {"nvidia.com/gpu": "1", "memory": "1Gi"}
+    assert container(body, "side")["image"] == "side:1"
+
+
+def test_a_template_of_the_wrong_type_is_left_to_the_api_server() -> None:
+    assert made(template={"spec": {"tolerations": "all"}})["spec"]["tolerations"] == "all"
+    assert laid_over({"metadata": {}, "spec": {}}, {}) == {"metadata": {}, "spec": {}}
+
+
+def test_the_template_hash_follows_what_shapes_pods_only() -> None:
+    one = parse_spec({"script": {"args": ["a"]}})
+    same = parse_spec({"script": {"args": ["a"]}, "suspend": True, "ttlSecondsAfterFinished": 5})
+    other = parse_spec({"script": {"args": ["b"]}})
+    assert template_hash(one, "i") == template_hash(same, "i")
+    assert len({template_hash(one, "i"), template_hash(other, "i"), template_hash(one, "j")}) == 3
+
+
+TEXT = st.text(max_size=20)
+STATUSES = st.builds(
+    Status,
+    observed_generation=st.none() | st.integers(0, 99),
+    state=st.none() | TEXT,
+    conditions=st.lists(
+        st.builds(
+            ConditionState, type=TEXT, status=TEXT, reason=TEXT, message=TEXT, last_transition_time=TEXT,
+            observed_generation=st.none() | st.integers(0, 99),
+        ), max_size=3,
+    ).map(tuple),
+    nodes=st.builds(Nodes, desired=st.integers(0, 9), ready=st.integers(0, 9)),
+    restarts=st.integers(0, 9),
+    disruptions=st.integers(0, 9),
+    next_incarnation=st.integers(0, 9),
+    incident=st.none() | st.builds(Incident, generation=st.integers(0, 9), incarnation=st.integers(0, 9)),
+    progress=st.none() | st.builds(ProgressState, step=st.integers(0, 9), loss=st.none() | st.floats(0, 9)),
+    result=st.dictionaries(TEXT, st.integers() | TEXT, max_size=3),
+    ddp=st.none() | st.builds(InEffect, backend=st.none() | TEXT, bucket_bytes=st.lists(st.integers(1, 9)).map(tuple)),
+    last_failure=st.none() | st.builds(Failure, reason=st.sampled_from(Reason), message=TEXT, rank=st.none() | st.integers(0, 9)),
+    runtime=st.none() | st.builds(Runtime, image=TEXT, trainer_version=TEXT, protocol=st.integers(0, 9), template_hash=TEXT),
+)  # fmt: skip
+
+
+@given(STATUSES)
+def test_a_status_is_read_back_as_it_was_written(status: Status) -> None:
+    assert read_status(write_status(status)) == status
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, 1, [], {"conditions": 3}, {"restarts": "many"}, {"new": 1}, {"lastFailure": {"reason": "Newer"}}],
+)
+def test_a_status_from_another_version_does_not_stop_the_operator(document: object) -> None:
+    assert read_status(document).restarts == 0
+
+
+def test_a_condition_moves_its_time_only_with_its_truth() -> None:
+    first = set_condition(Status(), Condition.RUNNING, Truth.TRUE, Reason.TRAINING, "a", now=NOW)
+    later = NOW + timedelta(hours=1)
+    same = set_condition(first, Condition.RUNNING, Truth.TRUE, Reason.TRAINING, "b", now=later)
+    moved = set_condition(same, Condition.RUNNING, Truth.FALSE, Reason.NOT_STARTED, "c", now=later)
+    assert [s.conditions[0].last_transition_time for s in (first, same, moved)] == [
+        "2026-01-02T03:04:05Z", "2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z",
+    ]  # fmt: skip
+
+
+def view(status: dict[str, Any], **meta: Any) -> Any:
+    labels = {"ddpjob.dev/name": "train", "ddpjob.dev/index": "1", "ddpjob.dev/incarnation": "0"}
+    body = {
+        "metadata": {"name": "train-1", "namespace": "ns", "uid": "p", "labels": labels,
+                     "creationTimestamp": "2026-01-01T00:00:00Z", **meta},
+        "spec": {},
+        "status": status,
+    }  # fmt: skip
+    return pod_of(body)
+
+
+def test_a_pod_is_seen_by_its_trainer_container() -> None:
+    side = {"name": "side", "state": {"running": {}}}
+    done = {"name": "trainer", "state": terminated(0, message=last_words("Done", 0, 1))}
+    found = view({"phase": "Running", "containerStatuses": [side, done]})
+    assert found.ended
+    assert found.end.done
+    assert found.key == Key("ns", "train")
+
+
+@pytest.mark.parametrize(
+    "message", ["", "Traceback …", "{", '{"outcome": "Done"}', last_words("Won", 0, 1), "{}" * 4096]
+)
+def test_what_is_no_report_is_no_verdict(message: str) -> None:
+    found = view(
+        {
+            "phase": "Failed",
+            "containerStatuses": [{"name": "trainer", "state": terminated(1, message=message)}],
+        }
+    )
+    assert found.end.report is None
+
+
+def test_a_newer_trainer_may_say_more_than_we_know() -> None:
+    message = last_words("Done", 0, 1, mood="good", progress={"step": 4, "mood": "good"})
+    found = view({"containerStatuses": [{"name": "trainer", "state": terminated(0, message=message)}]})
+    assert found.end.done
+    assert found.end.report.progress.step == 4
+
+
+def test_a_force_deleted_pod_is_over() -> None:
+    assert view({"phase": "Running"}, deletionTimestamp="x", deletionGracePeriodSeconds=0).ended
+    assert not view({"phase": "Running"}, deletionTimestamp="x", deletionGracePeriodSeconds=30).ended
+    assert pod_of({"metadata": {"labels": {"ddpjob.dev/name": "x"}}}) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (45, "45s"), (720, "12m"), (12000, "3h20m"), (7200, "2h"), (187200, "2d4h"), (864000, "10d")],
+)
+def test_durations_for_people(seconds: int, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_progress_for_people() -> None:
+    half = state_of(
+        Progress(step=41, total_steps=100, eta=724.6, loss=float("nan"), samples_per_second=1234.5678)
+    )
+    assert (half.text, half.percent, half.eta, half.eta_seconds) == ("41 %", 41, "12m", 725)
+    assert (half.loss, half.samples_per_second) == (None, 1234.57)
+    assert state_of(Progress(step=1200)).text == "step 1200"
+    assert state_of(Progress(step=10, total_steps=10, eta=3.0)).eta is None
+    assert state_of(Progress(step=999, total_steps=1000)).text == "99 %"
+
+
+def test_a_result_is_bounded_json() -> None:
+    assert bounded({"a": 1.5, "b": float("inf"), "c": "x" * 9999, "d": {"no": 1}, "e": True}) == {
+        "a": 1.5, "c": "x" * 1024, "e": True,
+    }  # fmt: skip
+    assert len(bounded({str(n): n for n in range(99)})) == 32
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason", "final"),
+    [
+        (403, "exceeded quota: small", Reason.QUOTA_EXCEEDED, False),
+        (403, 'violates PodSecurity "restricted:latest"', Reason.POD_REFUSED, False),
+        (400, 'admission webhook "x" denied the request', Reason.POD_REFUSED, False),
+        (422, "spec.dnsPolicy: Unsupported value", Reason.POD_REFUSED, True),
+    ],
+)
+def test_refusals_have_reasons(status: int, message: str, reason: Reason, final: bool) -> None:
+    error = error_of(status, {"message": message})
+    assert refusal_of(error).reason is reason
+    assert is_invalid(error) is final
+
+
+def test_events_tell_each_change_once() -> None:
+    old = Status()
+    new = set_condition(old, Condition.FAILED, Truth.TRUE, Reason.INVALID_SPEC, "no", now=NOW)
+    assert [(e.type, e.reason, e.message) for e in between(old, new)] == [("Warning", "InvalidSpec", "no")]
+    assert between(new, new) == []
+
+
+def test_settings_come_from_the_environment() -> None:
+    found = from_environment(
+        {"DDPJOB_WATCH_NAMESPACES": "a, b", "DDPJOB_RESYNC": "30", "DDPJOB_API_QPS": "5"}
+    )
+    assert (found.watch_namespaces, found.resync, found.api_qps) == (("a", "b"), timedelta(seconds=30), 5.0)
+    assert from_environment({}) == Settings()
+    with pytest.raises(BadSetting, match="DDPJOB_WORKERS=many: expected a number, like 16"):
+        from_environment({"DDPJOB_WORKERS": "many"})

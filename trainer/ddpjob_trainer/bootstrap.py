@@ -118,7 +118,7 @@ def run(argv: list[str]) -> None:
     program = types.ModuleType("__main__")
     program.__dict__["__builtins__"] = builtins
     if "__annotations__" in sys.modules["__main__"].__dict__:
-        program.__dict__["__annotations__"] = {}
+        program.__annotations__ = {}
     sys.modules["__main__"] = program
     if argv[0] == "-m":
         run_module(argv)

@@ -6,10 +6,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.trainer.worker.ranks import DEADLINE_SECONDS, Rank, Ranks, run
+
 from ddpjob_api.page import Slot
 from ddpjob_api.spec import DDP, Backend, Overrides
-
-from tests.trainer.worker.ranks import DEADLINE_SECONDS, Rank, Ranks, run
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
 Folder = Callable[[str], Path]

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.trainer.worker.ranks import Rank, run
+
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.spec import DDP, Backend
-
-from tests.trainer.worker.ranks import Rank, run
 
 pytestmark = pytest.mark.timeout(200)
 

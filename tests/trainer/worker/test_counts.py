@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from ddpjob_api.page import Fact, Slot, WorkerState
-
 from tests.trainer.worker.ranks import Rank
+
+from ddpjob_api.page import Fact, Slot, WorkerState
 
 MIB = 1024 * 1024
 pytestmark = pytest.mark.timeout(400)

@@ -1,7 +1,7 @@
 """Steps, micro-batches, phases and samples, counted on the page.
 
 Why apart: this is the hot path. A training step passes here four times, so slot numbers are constants of this module,
-seconds are added to the page directly, and nothing is allocated (benchmark of the hooks: some 20 µs a step).
+seconds are added to the page directly, and nothing is allocated (8 µs a step, measured without torch).
 Must not: touch torch, wait for a device, or do more than look at two words when nobody asks to stop.
 
 Time between two events belongs to a phase: forward to backward is forward; step to forward is data (whatever the

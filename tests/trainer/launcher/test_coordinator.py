@@ -350,6 +350,8 @@ EVENTS = (
 @given(
     st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2)), max_size=120), st.sampled_from([1, 1000])
 )
+@example([("exchange", 0), ("fail", 0), ("cut", 0), ("connect", 0)], 1000)
+@example([("leave", 0), ("exchange", 1), ("fail", 1)], 1)
 @example([("hear", n) for n in (0, 1, 2)] * 3 + [("fail", 1), ("kill", 0), ("replace", 0)], 1000)
 def test_whatever_happens_nothing_is_counted_twice_and_the_job_ends(
     events: list[tuple[str, int]], max_restarts: int

@@ -79,6 +79,8 @@ class Pod:
     boundary: int = 0
     stop_at: int | None = None
     failed: bool = False
+    exit: WorkerExit = worker_exit(0)
+    """How its worker failed."""
     done: bool = False
     leaving: bool = False
     restarts: int = 0
@@ -138,6 +140,8 @@ class World:
             pod.up.clear()
             pod.down.clear()
             self.act(self.core.hello(self.now, pod.link, pod.hello()))
+            if pod.failed and pod.running:
+                pod.up.append(Failed(generation=pod.running, exits=(pod.exit,)))
 
     def cut(self, node: int) -> None:
         pod = self.newest(node)
@@ -202,7 +206,7 @@ class World:
             return
         self.failed_generations.add(pod.running)
         pod.failed = True
-        item = worker_exit(node, cause)
+        item = pod.exit = worker_exit(node, cause)
         if cause is Cause.OWN:
             pod.last_failure = failure_of(item, pod.hello(), generation=pod.running, at="")
         pod.up.append(Failed(generation=pod.running, exits=(item,)))

@@ -153,6 +153,8 @@ class Launcher:
                 return
             self.raise_term(message.term)
         match message:
+            case Welcome():
+                self.repeat_failures()
             case Beat():
                 self.counted(message)
             case Start():
@@ -171,6 +173,13 @@ class Launcher:
                     self.keep(self.give_way(message.message))
             case _:
                 pass
+
+    def repeat_failures(self) -> None:
+        """Say again what may have been lost with the last connection; the coordinator hears each rank once."""
+        crew = self.crew
+        failed = tuple(item for item in crew.exits if crew.failed(item)) if crew is not None else ()
+        if crew is not None and failed and not crew.stopping:
+            self.link.send(Failed(generation=crew.generation, exits=failed))
 
     def raise_term(self, term: int) -> None:
         if term <= self.term:

@@ -1,0 +1,123 @@
+"""Whether a run goes on or starts anew, decided from what the last one left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.jobs import TASK, document
+
+from ddpjob_api import DDPJob, parse
+from ddpjob_cli.errors import RefusedJob
+from ddpjob_cli.local.directory import JobDirectory
+
+
+def job(**spec: Any) -> DDPJob:
+    return parse(document({"nodes": 2, "task": TASK, "checkpoint": {"everySteps": 5}, **spec}))
+
+
+def save(folder: Path, *steps: int, nodes: tuple[int, ...] = (0, 1)) -> None:
+    for node in nodes:
+        for step in steps:
+            (folder / f"node-{node}" / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+
+
+def begin(folder: Path, which: DDPJob, *, fresh: bool = False, done: bool = False) -> str | None:
+    with JobDirectory(folder, which) as home:
+        sentence = home.begin(fresh=fresh).sentence
+        home.started()
+        if done:
+            home.finished()
+        return sentence
+
+
+def test_the_first_run_has_nothing_to_say(tmp_path: Path) -> None:
+    assert begin(tmp_path, job()) is None
+    assert begin(tmp_path, job()) is None
+
+
+def test_an_unfinished_run_goes_on_from_the_newest_step_that_every_node_has(tmp_path: Path) -> None:
+    begin(tmp_path, job())
+    save(tmp_path, 5, 10)
+    save(tmp_path, 15, nodes=(1,))
+    (tmp_path / "node-0" / "checkpoints" / "step-00000020.tmp-7").mkdir()
+    (tmp_path / "node-0" / "checkpoints" / "step-00000020.damaged").mkdir()
+    assert begin(tmp_path, job()) == "resuming from step 10; --fresh starts over"
+
+
+@pytest.mark.parametrize(
+    ("fresh", "done", "why"), [(True, False, "starting over"), (False, True, "the earlier run had finished")]
+)
+def test_what_starts_anew_keeps_the_old_checkpoints_aside(
+    tmp_path: Path, fresh: bool, done: bool, why: str
+) -> None:
+    begin(tmp_path, job(), done=done)
+    save(tmp_path, 5)
+    said = begin(tmp_path, job(), fresh=fresh)
+    assert said == f"{why}; its checkpoints are now in {tmp_path}/previous"
+    assert (tmp_path / "previous" / "node-1" / "checkpoints" / "step-00000005").is_dir()
+    assert begin(tmp_path, job()) is None
+
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"task": {**TASK, "seed": 1}}, "task.seed was not given and is 1"),
+    ({"task": {**TASK, "params": {"lr": 1}}}, 'task.params was not given and is {"lr": 1}'),
+    ({"nodes": 3}, "nodes was 2 and is 3"),
+    ({"task": None, "script": {"args": ["x"]}}, 'script.args was not given and is ["x"]'),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), CHANGES, ids=[sentence[:20] for _, sentence in CHANGES])
+def test_another_job_does_not_go_on_from_these_checkpoints(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    begin(tmp_path, job())
+    save(tmp_path, 5)
+    with pytest.raises(RefusedJob) as caught:
+        begin(tmp_path, job(**change))
+    assert sentence in str(caught.value)
+    assert "--fresh" in str(caught.value)
+    assert begin(tmp_path, job(**change), fresh=True) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ddp": {"bucketCapMB": 2}},
+        {"recovery": {"maxRestarts": 9}},
+        {"checkpoint": {"everySteps": 9}},
+        {"processesPerNode": 2},
+        {"task": {**TASK, "epochs": 9}},
+    ],
+)
+def test_what_does_not_touch_the_state_may_change(tmp_path: Path, change: dict[str, Any]) -> None:
+    begin(tmp_path, job())
+    save(tmp_path, 5)
+    assert begin(tmp_path, job(**change)) == "resuming from step 5; --fresh starts over"
+
+
+def test_nodes_with_one_shared_directory_may_change_in_number(tmp_path: Path) -> None:
+    shared = {"persistentVolumeClaim": "claim"}
+    begin(tmp_path, job(checkpoint=shared))
+    (tmp_path / "checkpoints" / "step-00000005").mkdir(parents=True)
+    assert begin(tmp_path, job(checkpoint=shared, nodes=3)) == "resuming from step 5; --fresh starts over"
+
+
+def test_a_script_is_told_where_its_own_state_is(tmp_path: Path) -> None:
+    script = {"task": None, "script": {"args": ["x"]}}
+    begin(tmp_path, job(**script))
+    (tmp_path / "node-0" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "node-0" / "checkpoints" / "model.pt").touch()
+    said = begin(tmp_path, job(**script))
+    assert said is not None
+    assert f"the program finds what it saved in {tmp_path}/node-0/checkpoints" in said
+
+
+def test_each_run_outranks_the_ones_before(tmp_path: Path) -> None:
+    numbers = []
+    for _ in range(3):
+        with JobDirectory(tmp_path, job()) as home:
+            numbers.append(home.started())
+            home.new_token()
+            assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+        assert not home.run.exists()
+    assert numbers == [0, 1, 2]

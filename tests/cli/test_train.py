@@ -1,0 +1,95 @@
+"""`ddpjob run` of the examples: real torch, two ranks, through the whole line from YAML to the summary."""
+
+import os
+import signal
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tests.cli.jobs import ddpjob, last_json
+from tests.cli.running import Running, processes_with
+from tests.cli.test_run import ENDING
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path) -> None:
+    with Running(EXAMPLES / "digits.yaml", cwd=tmp_path) as run:
+        assert "bucketCapMB 1, broadcastBuffers true" in run.wait_for("DDP settings in effect")
+        run.wait_for("[rank 0] epoch 3 step 69/138")
+        token = str(tmp_path / ".ddpjob/digits/token")
+        checkpoints = str(tmp_path / ".ddpjob/digits/node-1/checkpoints")
+        launchers = [processes_with(DDPJOB_NODE_INDEX=node, DDPJOB_TOKEN_FILE=token) for node in "01"]
+        for pid in processes_with(DDPJOB_CHECKPOINT_DIR=checkpoints, RANK="1"):
+            os.kill(pid, signal.SIGKILL)
+        run.wait_for("[rank 0] resumed from the checkpoint of step 50")
+        assert launchers == [processes_with(DDPJOB_NODE_INDEX=node, DDPJOB_TOKEN_FILE=token) for node in "01"]
+        code, ending = run.end()
+    jsonschema.validate(ending, ENDING)
+    assert (code, ending["outcome"], ending["ranks"], ending["steps"]) == (0, "Done", 2, 138)
+    assert ending["accuracy"] == ending["result"]["accuracy"] >= 0.95
+    assert ending["allReduces"] == 138 - 50
+    assert ending["ddp"].items() >= {"backend": "gloo", "bucketCapMB": 1, "timeoutSeconds": 120}.items()
+    assert ending["restarts"] == 1
+    assert [(failure["rank"], failure["signal"]) for failure in ending["failures"]] == [(1, "SIGKILL")]
+    survived, last = run.lines[-2:]
+    assert "survived: rank 1 (node 1): died of SIGKILL at step " in survived
+    assert last.startswith("done: 138 steps, loss 0.")
+    assert last.endswith(" s, restarts 1")
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
+    options = ("--nodes", "1", "--processes-per-node", "2", "--set", "task.seed=1")
+    with Running(EXAMPLES / "digits.yaml", *options, cwd=tmp_path) as run:
+        run.wait_for("[rank 0] epoch 1 step 23/138")
+        run.signal(signal.SIGINT)
+        code, ending = run.end()
+    step = ending["steps"]
+    assert (code, ending["outcome"]) == (85, "Stopped")
+    assert 23 <= step < 138
+    kept = next(line for line in run.lines if "is kept; `ddpjob run" in line)
+    assert f"the checkpoint of step {step} is kept" in kept
+    assert kept.endswith("--set task.seed=1 --json` goes on from it")
+
+    other = ddpjob("run", EXAMPLES / "digits.yaml", "--nodes", "1", "--json", cwd=tmp_path)
+    assert last_json(other)["outcome"] == "Refused"
+    assert "(task.seed was 1 and is not given)" in other.stderr
+
+    again = ddpjob("run", EXAMPLES / "digits.yaml", *options, "--json", cwd=tmp_path)
+    ending = last_json(again)
+    assert f"resuming from step {step}; --fresh starts over" in again.stderr
+    assert f"resumed from the checkpoint of step {step}" in again.stderr
+    assert (again.returncode, ending["steps"], ending["restarts"]) == (0, 138, 0)
+    assert ending["accuracy"] >= 0.95
+
+
+def test_a_script_runs_with_the_resources_settings_and_each_override_has_its_line(tmp_path: Path) -> None:
+    result = ddpjob("run", EXAMPLES / "script.yaml", "--json", cwd=tmp_path)
+    ending = last_json(result)
+    assert (result.returncode, ending["steps"], ending["allReduces"]) == (0, 40, 40)
+    wanted = {"backend": "gloo", "bucketCapMB": 1, "timeoutSeconds": 120}
+    switches = {"broadcastBuffers": False, "findUnusedParameters": False}
+    assert ending["ddp"].items() >= {**wanted, **switches}.items()
+    script = (EXAMPLES / "scripts" / "plain_ddp.py").read_text().splitlines()
+    for item in ending["ddp"]["overrides"]:
+        file, _, line = item["where"].rpartition(":")
+        assert file == "scripts/plain_ddp.py"
+        assert (
+            "init_process_group(" in script[int(line) - 1]
+            or "DistributedDataParallel(" in script[int(line) - 1]
+        )
+        said = f"{item['setting']}: the script asked for {item['asked']}, {item['effective']} is in effect"
+        assert result.stderr.count(said) == 1
+
+
+def test_the_guides_values_are_in_effect_on_a_cpu_with_gloo(tmp_path: Path) -> None:
+    result = ddpjob("run", EXAMPLES / "hf-guide.yaml", "--backend", "Gloo", "--json", cwd=tmp_path)
+    ending = last_json(result)
+    assert result.returncode == 0, result.stderr
+    assert (ending["steps"], ending["allReduces"]) == (10, 10)
+    wanted = {"backend": "gloo", "gradientAccumulationSteps": 4, "findUnusedParameters": False}
+    assert (
+        ending["ddp"].items()
+        >= {**wanted, "bucketCapMB": 25, "broadcastBuffers": True, "timeoutSeconds": 1800}.items()
+    )

@@ -1,0 +1,138 @@
+"""The docs say what is: generated pages are current, every command has been run, every link and file named is there."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tests.cli.jobs import COMMAND
+
+from ddpjob_api.codec import shapes
+from ddpjob_api.metrics import METRICS
+from ddpjob_api.rules import RULES
+from ddpjob_api.spec import DDP, Checkpoint, Ports, Recovery, Spec, Task
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NAMES = (
+    "getting-started",
+    "settings",
+    "running-a-script",
+    "writing-a-task",
+    "command-line",
+    "architecture",
+    "metrics",
+)
+PAGES = tuple(DOCS / f"{name}.md" for name in NAMES)
+BLOCK = re.compile(r"^```console( runnable)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]*)(?:#[^)]*)?\)")
+FILE = re.compile(r"`((?:api|cli|crds|docs|examples|operator|trainer)/[\w./-]+\.\w+)`")
+
+COVERED = {
+    "ddpjob run examples/digits.yaml": "tests/cli/test_train.py::test_a_killed_rank",
+    "ddpjob run examples/digits.yaml --json | jq .accuracy": "tests/cli/test_train.py::test_a_killed_rank",
+    "ddpjob run examples/digits.yaml --nodes 2 --json": "tests/cli/test_train.py::test_a_killed_rank",
+    "ddpjob run examples/digits.yaml --nodes 1 --processes-per-node 2 --set task.seed=1": (
+        "tests/cli/test_train.py::test_ctrl_c_saves"
+    ),
+    "ddpjob run examples/script.yaml": "tests/cli/test_train.py::test_a_script_runs",
+    "ddpjob run examples/hf-guide.yaml --backend Gloo": "tests/cli/test_train.py::test_the_guides_values",
+    'DDPJOB_TASK=\'{"entrypoint": "ddpjob_trainer.tasks.digits:task", "epochs": 1, "globalBatchSize": 64}\' '
+    "torchrun --nproc-per-node 2 -m ddpjob_trainer.train": (
+        "tests/trainer/loop/test_page_of_docs.py::test_the_loop_runs_under_torchrun"
+    ),
+    "curl -s http://<pod>:9464/metrics": "tests/cluster/test_training.py",
+}
+"""Commands too long for here, and the test that runs each."""
+
+
+def commands(page: Path) -> Iterator[tuple[bool, str, str]]:
+    """Whether it runs here, the command, and the output that the page shows (the last lines, often none)."""
+    for runnable, body in BLOCK.findall(page.read_text()):
+        for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
+            command, _, shown = part.partition("\n")
+            yield bool(runnable), command.partition("  #")[0].strip(), shown
+
+
+ALL = [(page, *found) for page in PAGES for found in commands(page)]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_current(generate: ModuleType) -> None:
+    stale = [name for name, write in generate.PAGES.items() if (DOCS / name).read_text() != write()]
+    assert not stale, "run `make docs`"
+
+
+def test_every_page_begins_with_the_command_that_shows_its_subject() -> None:
+    for page in PAGES:
+        blocks = re.findall(r"^```(\w+)", page.read_text(), re.MULTILINE)
+        assert blocks[0] == "console", page.name
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [(command, shown) for _, run, command, shown in ALL if run],
+    ids=lambda value: value[:60],
+)
+def test_a_command_runs_and_prints_what_the_page_shows(command: str, shown: str) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "ddpjob"
+    result = subprocess.run(
+        [*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert shown in result.stdout
+
+
+def test_every_other_command_is_run_by_a_named_test() -> None:
+    uncovered = {command for _, run, command, _ in ALL if not run} - set(COVERED)
+    assert not uncovered, "make it runnable, or name the test that runs it in COVERED"
+    for test in COVERED.values():
+        file, _, name = test.partition("::")
+        assert f"def {name}" in (ROOT / file).read_text(), test
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_and_files_named_exist(page: Path) -> None:
+    text = page.read_text()
+    links = [target for target in LINK.findall(text) if target and "://" not in target]
+    missing = [target for target in links if not (DOCS / target).exists()]
+    missing += [name for name in FILE.findall(text) if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_every_field_rule_and_metric_is_on_its_page() -> None:
+    settings = (DOCS / "settings.md").read_text()
+    fields = [shape.name for kind in (Spec, DDP, Task, Checkpoint, Recovery, Ports) for shape in shapes(kind)]
+    assert [name for name in fields if f"| `{name}` |" not in settings] == []
+    assert [row.id for row in RULES if f'id="{row.id}"' not in settings or row.sentence not in settings] == []
+    metrics = (DOCS / "metrics.md").read_text()
+    assert [
+        metric.name for metric in METRICS if f"`{metric.name}" not in metrics or metric.help not in metrics
+    ] == []
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_help() -> None:
+    page = (DOCS / "command-line.md").read_text()
+    helped = subprocess.run([*COMMAND, "run", "--help"], capture_output=True, text=True, check=True).stdout
+    for code in re.findall(r"^\s+(\d+)  ", helped.partition("Exit codes:")[2], re.MULTILINE):
+        assert f"| {code} |" in page
+
+
+def test_the_guides_example_stands_on_the_settings_page() -> None:
+    settings = (DOCS / "settings.md").read_text()
+    lines = (ROOT / "examples" / "hf-guide.yaml").read_text().splitlines()
+    values = [line.partition("#")[0].strip() for line in lines[lines.index("  ddp:") + 1 :]]
+    assert [value for value in values if value and f"  {value}\n" not in settings] == []

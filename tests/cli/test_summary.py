@@ -72,7 +72,7 @@ ENDINGS: list[tuple[Summary, int, list[str]]] = [
     (summary(ending(Outcome.STOPPED, code=85)), 85, ["stopped: 2 ranks, 14.2 s, restarts 0"]),
     (
         summary(
-            ending(Outcome.REFUSED, code=86, failure=Failure(reason=Reason.CONFIGURATION_REFUSED, message="NCCL needs a GPU"))
+            ending(Outcome.REFUSED, code=86, failure=Failure(reason=Reason.CONFIGURATION_REFUSED, message="Refused: NCCL needs a GPU"))
         ),
         86,
         ["refused: NCCL needs a GPU"],

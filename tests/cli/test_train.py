@@ -93,3 +93,15 @@ def test_the_guides_values_are_in_effect_on_a_cpu_with_gloo(tmp_path: Path) -> N
         ending["ddp"].items()
         >= {**wanted, "bucketCapMB": 25, "broadcastBuffers": True, "timeoutSeconds": 1800}.items()
     )
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, and NCCL would run")
+def test_nccl_without_a_gpu_is_refused_once_and_not_tried_again(tmp_path: Path) -> None:
+    result = ddpjob("run", EXAMPLES / "hf-guide.yaml", "--nodes", "1", "--json", cwd=tmp_path)
+    ending = last_json(result)
+    assert (result.returncode, ending["outcome"]) == (86, "Refused")
+    assert ending["message"].startswith(
+        "refused: spec.ddp.backend: NCCL needs a GPU and torch sees none; use Auto"
+    )
+    assert result.stderr.count("generation 1 starts") == 1
+    assert "generation 2" not in result.stderr

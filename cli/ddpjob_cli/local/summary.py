@@ -53,7 +53,8 @@ class Summary:
             return [f"stopped: {self.facts()}"]
         if self.outcome is Outcome.REFUSED:
             failure = self.last_failure
-            return [f"refused: {words.message(failure) if failure else self.message}"]
+            said = words.message(failure) if failure else self.message
+            return [f"refused: {said.removeprefix('Refused: ')}"]
         if self.outcome is None:
             return [f"killed: {self.facts()}"]
         last = words.blame(self.last_failure) if self.last_failure else self.message

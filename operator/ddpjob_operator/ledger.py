@@ -45,6 +45,12 @@ def account(
     pods = sorted(pods, key=lambda pod: (pod.created, pod.index))
     known: set[str] = set()
     if report is not None:
+        if report.restarts > status.restarts or report.disruptions > status.disruptions:
+            # The coordinator has counted something. Pods of that generation that we see ending are part of it.
+            generation = max(status.generation, report.generation)
+            status = replace(
+                status, incident=Incident(generation=generation, incarnation=status.next_incarnation)
+            )
         status = replace(
             status,
             restarts=max(status.restarts, report.restarts),
@@ -63,9 +69,14 @@ def account(
         )
     else:
         for pod in lost:
-            if accounted(pod, pods) or same_incident(pod, status.incident, status.generation):
+            if accounted(pod, pods):
                 continue
             loss = loss_of(pod)
+            known_restart = status.last_failure is not None and status.last_failure.reason in RESTARTS
+            if same_incident(pod, status.incident, status.generation) and (
+                loss.reason not in RESTARTS or known_restart
+            ):
+                continue
             failure = Failure(
                 reason=loss.reason,
                 node=pod.index,

@@ -18,7 +18,8 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 
 def test_the_chart_carries_the_crd_as_it_is() -> None:
-    assert (CHART / "files" / "ddpjob.yaml").read_bytes() == (ROOT / "crds" / "ddpjob.yaml").read_bytes()
+    same = (CHART / "files" / "ddpjob.yaml").read_bytes() == (ROOT / "crds" / "ddpjob.yaml").read_bytes()
+    assert same, "cp crds/ddpjob.yaml charts/ddpjob/files/"
     assert "metadata:\n  name: ddpjobs.ddpjob.dev\n" in (CHART / "files" / "ddpjob.yaml").read_text()
 
 

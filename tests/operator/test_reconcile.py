@@ -124,6 +124,40 @@ async def test_what_coordinator_and_operator_both_saw_counts_once() -> None:
     assert world.status["lastFailure"]["pod"] == "train-1"
 
 
+async def test_a_departure_the_coordinator_has_counted_is_not_counted_again() -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING)
+    await world.say(state=RunState.WAITING, disruptions=1)
+    await world.delete("pods", "train-1")
+    assert world.status["disruptions"] == 1
+    await world.say(state=RunState.RUNNING, disruptions=1, generation=2)
+    await world.delete("pods", "train-1-r1")
+    assert world.status["disruptions"] == 2
+
+
+async def test_an_oom_kill_that_the_coordinator_saw_as_a_loss_is_a_restart() -> None:
+    world = await started()
+    uid = world.pod("train-1")["metadata"]["uid"]
+    lost = Failure(reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, at="2025-12-31T23:59:59Z")
+    await world.say(state=RunState.WAITING, disruptions=1, failures=(lost,), last_failure=lost)
+    await world.end("train-1", terminated(137, reason="OOMKilled"))
+    await world.passes(30)
+    assert world.status["restarts"] == 1
+    assert world.status["lastFailure"]["reason"] == "OOMKilled"
+
+
+async def test_a_suspended_job_at_rest_is_left_alone() -> None:
+    world = await started()
+    await world.patch(suspend=True)
+    for name in list(world.api.pods()):
+        await world.stopped(name)
+    before = len(world.api.writes)
+    for _ in range(3):
+        await world.resync()
+        await world.passes(600)
+    assert len(world.api.writes) == before
+
+
 async def test_an_oom_kill_is_a_restart_and_names_the_limit() -> None:
     world = await started(resourcesPerNode={"limits": {"memory": "2Gi"}})
     await world.end("train-1", terminated(137, reason="OOMKilled"))

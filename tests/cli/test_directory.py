@@ -1,5 +1,6 @@
 """Whether a run goes on or starts anew, decided from what the last one left."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,14 @@ def test_each_run_outranks_the_ones_before(tmp_path: Path) -> None:
             assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
         assert not home.run.exists()
     assert numbers == [0, 1, 2]
+
+
+def test_what_a_killed_run_left_in_memory_is_removed_by_the_next(tmp_path: Path) -> None:
+    killed = JobDirectory(tmp_path, job())
+    killed.__enter__()
+    left = killed.run
+    os.close(killed.lock_descriptor)
+    assert left.is_dir()
+    with JobDirectory(tmp_path, job()) as home:
+        assert home.run != left
+        assert not left.exists()

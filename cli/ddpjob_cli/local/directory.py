@@ -1,6 +1,6 @@
 """The directory of a local job: its lock, token, checkpoints, and what the last run left.
 
-    <dir>/lock  state.json  token  checkpoints/ (with a claim)  node-0/{checkpoints,termination.json,log}  node-1/…
+    <dir>/lock  state.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)  node-0/{checkpoints,termination.json,log}  node-1/…
     checkpoints of a run that finished, or that --fresh put aside: previous/
 
 Why apart: whether a run goes on or starts anew is decided here, before any process starts. Must not: start or end
@@ -85,6 +85,7 @@ class JobDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self.run, ignore_errors=True)
+        (self.path / "run").unlink(missing_ok=True)
         (self.path / "token").unlink(missing_ok=True)
         os.close(self.lock_descriptor)
 
@@ -202,9 +203,18 @@ class JobDirectory:
         beside.replace(file)
 
     def _run_directory(self) -> Path:
-        """A new folder in memory, or in the job's directory where there is no memory file system."""
+        """A new folder in memory, or in the job's directory where there is no memory file system.
+
+        `run` points to it, so that what a killed run left in memory is found and removed here.
+        """
+        link = self.path / "run"
+        if link.is_symlink():
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+            link.unlink()
         usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
-        return Path(tempfile.mkdtemp(prefix="ddpjob-", dir=SHARED_MEMORY if usable else self.path))
+        found = Path(tempfile.mkdtemp(prefix="ddpjob-", dir=SHARED_MEMORY if usable else self.path))
+        link.symlink_to(found)
+        return found
 
 
 def shown(path: Path) -> str:

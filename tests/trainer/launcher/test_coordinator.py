@@ -299,6 +299,34 @@ def test_a_stop_of_the_job_while_nothing_runs_is_immediate() -> None:
     assert set(sent(core.stop_job(1.0), Finish)) == {1}
 
 
+def test_a_launcher_told_to_go_while_nothing_runs_goes_at_once_and_counts_nothing() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0))
+    finishes = sent(core.received(1.0, 1, Leave(generation=0)), Finish)
+    assert {m.exit_code for m in finishes.values() if isinstance(m, Finish)} == {85}
+    assert (core.state, core.ledger.disruptions) == (RunState.WAITING, 0)
+
+
+def test_a_launcher_told_to_go_during_a_failures_stop_is_one_incident() -> None:
+    core = running(2)
+    fail(core, 0, 1.0)
+    core.received(1.1, 2, Leave(generation=1))
+    finishes = sent(all_stopped(core, 1.2), Finish)
+    assert set(finishes) == {2}
+    assert (core.ledger.restarts, core.ledger.disruptions) == (1, 0)
+
+
+def test_a_leave_that_becomes_a_stop_of_the_job_ends_all() -> None:
+    core = running(2)
+    core.received(1.0, 2, Leave(generation=1))
+    core.received(1.1, 2, Leave(generation=1, whole_job=True))
+    for link in (1, 2):
+        core.received(1.2, link, Paused(generation=1, boundary=3))
+    finishes = sent(all_stopped(core, 1.3), Finish)
+    assert {m.exit_code for m in finishes.values() if isinstance(m, Finish)} == {85}
+    assert set(finishes) == {1, 2}
+
+
 def test_a_successor_waits_until_its_predecessor_has_saved() -> None:
     core = running(2)
     core.received(1.0, 2, Leave(generation=1))

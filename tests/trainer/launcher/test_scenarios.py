@@ -1,14 +1,17 @@
 """Real launchers on loopback: what must be true when workers, launchers and users do what they do."""
 
 import json
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.trainer.launcher.conftest import PROGRAM
-from tests.trainer.launcher.local import TOKEN, LocalJob, eventually
+from tests.trainer.launcher.local import DEADLINE, TOKEN, LocalJob, eventually
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import status_key
@@ -70,7 +73,7 @@ def test_kill_minus_nine_of_a_worker_is_its_own_failure(job: MakeJob) -> None:
     run = job(2, script(100, faults={"1": {"1": "kill"}}), recovery=RECOVERY)
     launchers = run.launch_all()
     assert [each.code() for each in launchers] == [0, 0]
-    assert "rank 1 of node 1: died of SIGKILL; restart 1 of 3" in launchers[0].output
+    assert "rank 1 of node 1 (test-1): died of SIGKILL; restart 1 of 3" in launchers[0].output
 
 
 def test_the_third_failure_ends_the_job_with_the_programs_own_code_on_its_node_alone(job: MakeJob) -> None:
@@ -196,7 +199,7 @@ def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(job: MakeJob,
     launchers = run.launch_all()
     assert [each.code() for each in launchers] == [0, 0]
     assert "1 workers did not end within 1.0 s of SIGTERM: killed" in launchers[0].output
-    assert "rank 1 of node 1: ValueError" in launchers[0].output
+    assert "rank 1 of node 1 (test-1): ValueError" in launchers[0].output
 
 
 def test_what_a_worker_left_running_ends_with_its_generation(job: MakeJob) -> None:
@@ -248,29 +251,33 @@ def test_a_command_that_does_not_exist_fails_with_127_and_says_so(job: MakeJob) 
     assert "[rank 0] ddpjob: no-such-program: No such file or directory" in launcher.output
 
 
-def test_metrics_go_on_across_generations_and_readiness_follows_the_ranks(job: MakeJob) -> None:
-    run = job(1, script(400, faults={"1": {"0": "raise"}}), recovery=RECOVERY, processesPerNode=2)
+def test_metrics_go_on_across_generations_and_a_hanging_rank_is_ended_within_the_grace_period(
+    job: MakeJob,
+) -> None:
+    faults = {"1": {"0": "raise"}, "2": {"0": "hang", "1": "hang"}}
+    run = job(1, script(400, faults=faults), recovery={"gracePeriodSeconds": 2}, processesPerNode=2)
     (launcher,) = run.launch_all()
-    launcher.wrote("[rank 0] generation 2 from step 0")
-    launcher.wrote("[rank 1] generation 2 from step 0")
-    eventually(lambda: run.http("/readyz")[0] == 200, "readiness")
+    for rank in (0, 1):
+        launcher.wrote(f"[rank {rank}] hang")
     assert run.http("/healthz")[0] == 200
+    assert run.http("/readyz")[0] == 200
     assert run.http("/nothing")[0] == 404
-    from prometheus_client.parser import text_string_to_metric_families
-
-    step_reached(run, 5)
     status, body = run.http("/metrics")
     assert status == 200
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
-    made = {
-        sample.labels["rank"]: sample.value for sample in families["ddpjob_trainer_optimizer_steps"].samples
-    }
-    step = {sample.labels["rank"]: sample.value for sample in families["ddpjob_trainer_step"].samples}
-    assert set(made) == {"0", "1"}
-    assert made["0"] >= step["0"] + 2, "the two steps of generation 1 are in the count"
-    assert families["ddpjob_trainer_restarts"].samples[0].value == 1
+
+    def of(name: str) -> dict[str, float]:
+        samples = families[f"ddpjob_trainer_{name}"].samples
+        return {sample.labels.get("rank", ""): sample.value for sample in samples}
+
+    assert of("step") == {"0": 2, "1": 2}
+    assert of("optimizer_steps")["0"] == 4, "two steps of each generation"
+    assert of("restarts") == {"": 1}
+    begun = time.monotonic()
     launcher.term()
     assert launcher.code() == 85
+    assert "not every rank reached the stop step in time" in launcher.output
+    assert time.monotonic() - begun < DEADLINE / 2
 
 
 def test_a_taken_port_is_named(job: MakeJob) -> None:
@@ -289,3 +296,21 @@ def test_an_environment_that_is_no_launchers_is_refused_in_a_sentence(job: MakeJ
     assert launcher.message.outcome is Outcome.REFUSED
     assert "DDPJOB_NODE_INDEX=3: the job has nodes 0 to 0" in launcher.output
     assert "Traceback" not in launcher.output
+
+
+def test_what_the_launcher_cannot_do_ends_it_with_a_traceback_and_last_words(job: MakeJob) -> None:
+    run = job(1, script(1))
+    (run.folder / "run-n0-i0" / "page-g1-r0").mkdir(parents=True)
+    launcher = run.launch(0)
+    assert launcher.code() == 1
+    assert "Traceback" in launcher.output
+    assert launcher.message.outcome is Outcome.FAILED
+    assert "Start could not be obeyed" in launcher.message.message
+
+
+def test_ctrl_c_at_a_launcher_stops_the_whole_job(job: MakeJob, tmp_path: Path) -> None:
+    run = job(2, script(400, state=str(tmp_path)), recovery=RECOVERY)
+    launchers = run.launch_all()
+    step_reached(run, 3)
+    launchers[1].process.send_signal(signal.SIGINT)
+    assert [each.code() for each in launchers] == [85, 85]

@@ -8,13 +8,14 @@ import asyncio
 import os
 import sys
 import traceback
+from pathlib import Path
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.messages import PROTOCOL
 from ddpjob_api.report import Outcome, TerminationMessage
 from ddpjob_trainer.launcher import termination
 from ddpjob_trainer.launcher.config import Config, Unusable, read, termination_log
-from ddpjob_trainer.launcher.node import Launcher, PortTaken
+from ddpjob_trainer.launcher.node import CannotStart, Launcher
 from ddpjob_trainer.launcher.output import Sink
 
 
@@ -27,7 +28,7 @@ def main() -> int:
         return leave(path, last_words(Outcome.REFUSED, Exit.REFUSED, str(error), config=None))
     try:
         message = asyncio.run(launch(config))
-    except PortTaken as error:
+    except CannotStart as error:
         message = last_words(Outcome.FAILED, 1, str(error), config=config)
     except Exception as error:
         traceback.print_exc()
@@ -61,12 +62,10 @@ def last_words(outcome: Outcome, code: int, text: str, *, config: Config | None)
     )
 
 
-def leave(path: "os.PathLike[str]", message: TerminationMessage) -> int:
+def leave(path: Path, message: TerminationMessage) -> int:
     """Say why, leave the message."""
     complain(message.message)
-    from pathlib import Path
-
-    termination.write(Path(path), message, complain)
+    termination.write(path, message, complain)
     return message.exit_code
 
 

@@ -23,6 +23,7 @@ from ddpjob_api.messages import (
 from ddpjob_trainer.launcher.timing import (
     AUTHENTICATION_SECONDS,
     CONNECT_SECONDS,
+    LOST_GRACE_SECONDS,
     RECONNECT_FIRST_SECONDS,
     RECONNECT_MAX_SECONDS,
     REFUSED_RETRY_SECONDS,
@@ -84,17 +85,20 @@ class Link:
     async def run(self) -> None:
         """Stay connected until cancelled."""
         wait = RECONNECT_FIRST_SECONDS
+        loop = asyncio.get_running_loop()
+        alone_since = loop.time()
         while True:
             try:
                 await self._session()
-                wait = RECONNECT_FIRST_SECONDS
+                wait, alone_since = RECONNECT_FIRST_SECONDS, loop.time()
             except Refused as refused:
                 self._once(f"refused by the coordinator: {refused}")
                 self._on_refused(str(refused))
                 wait = REFUSED_RETRY_SECONDS
             except (OSError, TimeoutError) as error:
                 reason = str(error) or "no answer"
-                self._once(f"no coordinator at {self._host}:{self._port}: {reason}")
+                if loop.time() - alone_since >= LOST_GRACE_SECONDS:
+                    self._once(f"no coordinator at {self._host}:{self._port}: {reason}")
             await asyncio.sleep(wait * jitter())
             wait = min(wait * 2, RECONNECT_MAX_SECONDS)
 
@@ -108,11 +112,11 @@ class Link:
             self._lines = lines
             self._said = ""
             self._on_state(True)
-            self._on_message(welcome)
+            self._deliver(welcome)
             beats = asyncio.ensure_future(self._beats(lines))
             try:
                 while True:
-                    self._on_message(read(await lines.receive()))
+                    self._deliver(read(await lines.receive()))
             finally:
                 beats.cancel()
         except Lost as lost:
@@ -148,6 +152,17 @@ class Link:
         if not hmac.compare_digest(answer.proof.encode(), expected.encode()):
             raise Refused("it does not know this job's token, so it is not obeyed")
         return answer
+
+    def _deliver(self, message: Message) -> None:
+        """Hand a message over; what fails there is not the network's error.
+
+        Raises:
+            RuntimeError: it could not be obeyed.
+        """
+        try:
+            self._on_message(message)
+        except OSError as error:
+            raise RuntimeError(f"{type(message).__name__} could not be obeyed: {error}") from error
 
     async def _beats(self, lines: Lines) -> None:
         while True:

@@ -60,8 +60,8 @@ from ddpjob_trainer.launcher.timing import (
 )
 
 
-class PortTaken(OSError):
-    """A port of this launcher cannot be listened on; the message says which and what to change."""
+class CannotStart(OSError):
+    """A port or folder of this launcher cannot be used; the message says which and what to change."""
 
 
 class Launcher:
@@ -112,12 +112,15 @@ class Launcher:
         """Work until the end; the message has the exit code.
 
         Raises:
-            PortTaken: a port is not free.
+            CannotStart: a port is not free, or the run folder cannot be made.
         """
         loop = asyncio.get_running_loop()
         self._end = loop.create_future()
         self.connected_at = loop.time()
-        self.config.run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.config.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotStart(f"the run folder (DDPJOB_RUN_DIR) cannot be made: {error}") from error
         self.children.adopt(loop)
         loop.add_signal_handler(signal.SIGTERM, self.leave)
         loop.add_signal_handler(signal.SIGINT, self.leave, True)
@@ -537,7 +540,7 @@ async def listen(starting: Coroutine[None, None, None], name: str, port: int) ->
     try:
         await starting
     except OSError as error:
-        raise PortTaken(
+        raise CannotStart(
             f"port {port} (spec.ports.{name}) cannot be listened on: {error.strerror or error}; "
             "end what uses it, or choose another"
         ) from error

@@ -1,4 +1,4 @@
-"""Writes the pages that are tables of the code: `docs/settings.md`, `docs/metrics.md`. `make docs` runs it.
+"""Writes the pages that are tables of the code: settings, metrics, API reference. `make docs` runs it.
 
 Why generated: a field, a default, a rule's sentence or a metric's help stands once, in the api or in the CRD, and
 `tests/docs` compares these pages with what this prints. What only a person can say (Hugging Face's name, what torch
@@ -175,14 +175,55 @@ def metrics_page() -> str:
     return page([METRICS_HEAD, table(("metric", "kind", "labels", "how to read it"), rows)])
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page}
+API_HEAD = """\
+# API reference
+
+```console
+$ kubectl explain ddpjob.spec.ddp
+```
+
+Every field of `ddpjob.dev/v1alpha1`, kind DDPJob, as the CRD has it. What a setting means for a training stands in
+[settings.md](settings.md).
+"""
+
+
+def api_page() -> str:
+    schema = crd_root()["properties"]
+    parts = [API_HEAD]
+    for part, text in (
+        ("spec", "What is asked for."),
+        ("status", "What is. Only the operator writes it; programs read conditions, people read `state`."),
+    ):
+        rows = list(api_rows(schema[part], part))
+        parts += [f"## `{part}`\n", f"{text}\n", table(("field", "type", "default", "description"), rows)]
+    return page(parts)
+
+
+def api_rows(schema: Mapping[str, Any], path: str) -> Iterable[Sequence[str]]:
+    """A row per field below `schema`, in the CRD's order, items of lists as `path[]`."""
+    required = schema.get("required", ())
+    for name, field in schema.get("properties", {}).items():
+        default_value = f"`{str(field['default']).lower()}`" if "default" in field else ""
+        enum = " of " + ", ".join(str(one) for one in field["enum"]) if "enum" in field else ""
+        kind = field["type"] + enum + (", required" if name in required else "")
+        yield f"`{path}.{name}`", kind, default_value, " ".join(field["description"].split())
+        yield from api_rows(field, f"{path}.{name}")
+        yield from api_rows(field.get("items", {}), f"{path}.{name}[]")
+
+
+PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "api.md": api_page}
+
+
+def crd_root() -> Mapping[str, Any]:
+    """The schema of the resource in the CRD."""
+    document = yaml.safe_load(CRD.read_text())
+    root: Mapping[str, Any] = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return root
 
 
 def crd_schema() -> Mapping[str, Any]:
     """The schema of `spec` in the CRD."""
-    document = yaml.safe_load(CRD.read_text())
-    schema = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    spec: Mapping[str, Any] = schema["properties"]["spec"]
+    spec: Mapping[str, Any] = crd_root()["properties"]["spec"]
     return spec
 
 

@@ -26,6 +26,9 @@ NAMES = (
     "command-line",
     "architecture",
     "metrics",
+    "api",
+    "operations",
+    "threat-model",
 )
 PAGES = tuple(DOCS / f"{name}.md" for name in NAMES)
 BLOCK = re.compile(r"^```console( runnable)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,6 +47,17 @@ COVERED = {
     'DDPJOB_TASK=\'{"entrypoint": "ddpjob_trainer.tasks.digits:task", "epochs": 1, "globalBatchSize": 64}\' '
     "torchrun --nproc-per-node 2 -m ddpjob_trainer.train": (
         "tests/trainer/loop/test_page_of_docs.py::test_the_loop_runs_under_torchrun"
+    ),
+    "helm upgrade --install ddpjob charts/ddpjob --namespace ddpjob-system --create-namespace \\": (
+        "tests/cluster/installation.py"
+    ),
+    "kubectl get ddpjob --all-namespaces": "tests/cluster/test_commands.py::test_a_command_of_the_docs",
+    "kubectl explain ddpjob.spec.ddp": "tests/cluster/test_commands.py::test_a_command_of_the_docs",
+    "kubectl auth can-i --list --as=system:serviceaccount:ddpjob-system:ddpjob": (
+        "tests/cluster/test_commands.py::test_a_command_of_the_docs"
+    ),
+    "KUBECONFIG=… DDPJOB_TRAINER_IMAGE=REGISTRY/ddpjob/trainer:TAG python -m ddpjob_operator": (
+        "tests/cluster/test_commands.py::test_the_operator_runs_outside_of_the_cluster"
     ),
     "curl -s http://<pod>:9464/metrics": "tests/cluster/test_training.py",
 }

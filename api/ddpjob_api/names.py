@@ -49,7 +49,7 @@ class WorkerEnv(StrEnum):
     PAGE = "DDPJOB_PAGE"
     """Path of the memory-mapped page this worker writes."""
     SETTINGS = "DDPJOB_SETTINGS"
-    """`spec.ddp` as JSON, backend resolved."""
+    """`spec.ddp` as JSON. `Auto` stays: a script keeps its own backend, our loop takes the accelerator torch sees."""
     TASK = "DDPJOB_TASK"
     """`spec.task` as JSON (task mode only)."""
     CHECKPOINT = "DDPJOB_CHECKPOINT"

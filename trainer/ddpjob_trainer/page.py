@@ -83,7 +83,7 @@ class Page:
             if self._word(0) == before:
                 try:
                     found = json.loads(text)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return {}
                 return found if isinstance(found, dict) else {}
         return {}

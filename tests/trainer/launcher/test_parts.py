@@ -181,7 +181,9 @@ def test_a_worker_is_told_torchruns_names_and_ours_and_nothing_of_the_launchers(
     assert env["OMP_NUM_THREADS"] == "1"
     assert env[WorkerEnv.RESUME_STEP] == "40"
     assert env[WorkerEnv.TERM] == "2"
-    assert json.loads(env[WorkerEnv.SETTINGS]) == {"backend": "Gloo", "bucketCapMB": 1}
+    assert json.loads(env[WorkerEnv.SETTINGS]) == {"bucketCapMB": 1}, (
+        "Auto stays Auto: an empty field touches nothing"
+    )
     assert "TORCHELASTIC_USE_AGENT_STORE" not in env
     assert not {"DDPJOB_TOKEN_FILE", "DDPJOB_SPEC", "DDPJOB_WORKER_PID"} & set(env)
     assert command_line(job, START)[1:] == ["-m", "ddpjob_trainer.bootstrap", "t.py", "--x"]

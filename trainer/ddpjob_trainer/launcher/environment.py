@@ -6,7 +6,7 @@ configuration and the Start message. Must not: touch the file system.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from ddpjob_api.codec import render
@@ -48,7 +48,7 @@ def worker_env(
     env |= {
         WorkerEnv.GENERATION.value: str(start.generation),
         WorkerEnv.PAGE.value: str(files.page),
-        WorkerEnv.SETTINGS.value: compact(render(replace(config.spec.ddp, backend=config.plan.backend))),
+        WorkerEnv.SETTINGS.value: compact(render(config.spec.ddp)),
         WorkerEnv.TERM.value: str(start.term),
         WorkerEnv.TERM_FILE.value: str(term_file(config.run_dir)),
         WorkerEnv.STACKS_FILE.value: str(files.stacks),
@@ -66,7 +66,7 @@ def worker_env(
     env.setdefault("PYTHONUNBUFFERED", "1")
     if config.spec.command is not None:
         env |= nested_env(config, start)
-    elif config.plan.processes_per_node > 1:
+    elif config.spec.script is not None and config.plan.processes_per_node > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun's default: else each rank takes every core
     return env
 

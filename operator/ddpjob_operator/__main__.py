@@ -56,6 +56,7 @@ class Operator:
             self.client, self.cache, self.tokens, self.poller, image=settings.trainer_image
         )
         self.queue.failed = self._failed
+        self.background: list[asyncio.Task[None]] = []
         self.health = Health(
             self.metrics,
             resync=settings.resync,
@@ -68,34 +69,29 @@ class Operator:
         settings = self.settings
         if settings.health_port:
             await self.health.start(settings.health_host, settings.health_port)
-        background: list[asyncio.Task[None]] = []
         try:
             await first(self.client, self.cache, settings.watch_namespaces)
             self.health.synced()
             for key in [*self.cache.keys()]:
                 self.queue.add(key)
             self.queue.start()
-            background = [
+            self.background = [
                 asyncio.create_task(self.poller.run(), name="poller"),
                 asyncio.create_task(self._resync(), name="resync"),
             ]
-            await self._watch(background, stop)
+            await self._watch(stop or asyncio.Event())
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            await self.queue.stop()
+            await self._clean_up()
             await self.http.close()
-            await self.health.stop()
 
-    async def _watch(self, background: list[asyncio.Task[None]], stop: asyncio.Event | None) -> None:
-        """Kopf's watches, which end with a signal; a background task that ends brings the operator down."""
-        ended = stop or asyncio.Event()
+    async def _watch(self, ended: asyncio.Event) -> None:
+        """Follow kopf's watches, which end with a signal; a background task that ends brings the operator down."""
+        background = list(self.background)
         for task in background:
             task.add_done_callback(lambda _: ended.set())
         settings = self.settings
         await kopf.operator(
-            registry=registry(self.cache, self.queue.add, self.reconciler.forget),
+            registry=registry(self.cache, self.queue.add, self.reconciler.forget, self._clean_up),
             settings=kopf_settings(),
             standalone=True,
             clusterwide=not settings.watch_namespaces,
@@ -105,6 +101,15 @@ class Operator:
         for task in background:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+
+    async def _clean_up(self) -> None:
+        """End our own tasks; twice is once."""
+        background, self.background = self.background, []
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await self.queue.stop()
+        await self.health.stop()
 
     async def _resync(self) -> None:
         await keep_in_sync(

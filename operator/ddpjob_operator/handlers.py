@@ -4,7 +4,7 @@ Only low-level `on.event` handlers: every other kind writes annotations or final
 put the news into the cache and the key into the queue; what follows from it is the reconciler's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import kopf
@@ -19,9 +19,12 @@ V = TypeVar("V", JobView, PodView, ServiceView)
 
 
 def registry(
-    cache: Cache, add: Callable[[Key], None], forget: Callable[[str], None]
+    cache: Cache,
+    add: Callable[[Key], None],
+    forget: Callable[[str], None],
+    clean_up: Callable[[], Awaitable[None]],
 ) -> kopf.OperatorRegistry:
-    """The handlers, bound to a cache and a queue."""
+    """The handlers, bound to a cache and a queue; `clean_up` ends our own tasks, for which kopf waits otherwise."""
     found = kopf.OperatorRegistry()
 
     def news(event: Mapping[str, Any], view: V | None, put: Callable[[V], bool]) -> None:
@@ -47,6 +50,10 @@ def registry(
     @kopf.on.event("", "v1", "services", labels={LABEL_JOB: kopf.PRESENT}, registry=found)
     async def on_service(event: Mapping[str, Any], **_: Any) -> None:
         news(event, service_of(event["object"]), cache.put_service)
+
+    @kopf.on.cleanup(registry=found)
+    async def on_cleanup(**_: Any) -> None:
+        await clean_up()
 
     @kopf.on.login(registry=found)
     async def log_in(**_: Any) -> kopf.ConnectionInfo:

@@ -96,6 +96,7 @@ class Health:
     async def stop(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+            self._runner = None
 
     async def _healthz(self, _: web.Request) -> web.Response:
         trouble = self.trouble()

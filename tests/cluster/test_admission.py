@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.errors import CommandFailed
+from tests.cluster.installation import Installation
 
 from ddpjob_api import parse
 from ddpjob_api.rules import facts_of, judge, message_of, rule
@@ -16,7 +17,6 @@ from ddpjob_api.rules import facts_of, judge, message_of, rule
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-CRD = ROOT / "crds" / "ddpjob.yaml"
 SCRIPT: dict[str, Any] = {"script": {"args": ["train.py"]}}
 TASK: dict[str, Any] = {"entrypoint": "a.b:c", "epochs": 1, "globalBatchSize": 64}
 
@@ -31,9 +31,7 @@ def job(name: str = "admission", **spec: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def namespace(cluster: Cluster) -> Iterator[str]:
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    cluster.wait("crd/ddpjobs.ddpjob.dev", "condition=Established")
+def namespace(installation: Installation, cluster: Cluster) -> Iterator[str]:
     with cluster.namespace("admission") as name:
         yield name
 

@@ -124,7 +124,7 @@ def test_suspend_saves_and_resume_goes_on(installation: Installation, namespace:
     job.until(lambda found: condition(found, "Suspended").get("status") == "False", "resumed")
     job.until_step(saved + 1)
     assert any(
-        f"resumed from step {saved}" in job.logs(pod["metadata"]["name"]).lower()
+        f"resumed from the checkpoint of step {saved}" in job.logs(pod["metadata"]["name"]).lower()
         for pod in job.live().values()
     )
     job.delete()

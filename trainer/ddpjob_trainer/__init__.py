@@ -5,14 +5,13 @@ A program may call two functions; both do nothing outside of a job, so that it s
     ddpjob_trainer.report(accuracy=0.97)     # into `status.result`
     ddpjob_trainer.on_stop(save)             # called at the step where all ranks stop together
 
-Must not: import torch, or anything that is not needed to define the two.
+Must not: import torch, or anything before one of the two is called: the launcher is in this package too, and until
+its first statement runs, PID 1 is deaf to SIGTERM.
 """
 
 import logging
 from collections.abc import Callable
 from typing import TypeVar
-
-from ddpjob_trainer import worker
 
 __all__ = ["on_stop", "report"]
 
@@ -29,6 +28,8 @@ def report(**values: object) -> None:
         TypeError: another type.
         ValueError: more than 32 values, a name over 64 or a text over 256 characters.
     """
+    from ddpjob_trainer import worker
+
     running = worker.current()
     if running is None:
         log.debug("report(%s): not in a DDPJob, nothing to report to", ", ".join(values))
@@ -42,6 +43,8 @@ def on_stop(callback: Callback) -> Callback:
     It should save what the program needs to go on; the process then ends with 85. Usable as a decorator. The
     callbacks run in the order in which they were given.
     """
+    from ddpjob_trainer import worker
+
     running = worker.current()
     if running is None:
         log.debug("on_stop(%r): not in a DDPJob, nobody will ask to stop", callback)

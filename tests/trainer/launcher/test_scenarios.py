@@ -1,7 +1,9 @@
 """Real launchers on loopback: what must be true when workers, launchers and users do what they do."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -314,3 +316,16 @@ def test_ctrl_c_at_a_launcher_stops_the_whole_job(job: MakeJob, tmp_path: Path) 
     step_reached(run, 3)
     launchers[1].process.send_signal(signal.SIGINT)
     assert [each.code() for each in launchers] == [85, 85]
+
+
+def test_a_launcher_told_to_go_while_it_still_imports_goes_at_once(tmp_path: Path) -> None:
+    """As PID 1 of its own namespace the kernel would drop the signal if nothing had been said yet."""
+    slow = tmp_path / "asyncio.py"  # stands in the way of the launcher's first heavy import, and waits there
+    slow.write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "ddpjob_trainer.launcher"]
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}) as launcher:
+        end = time.monotonic() + 30
+        while not (tmp_path / "importing").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        launcher.terminate()
+        assert launcher.wait(10) == 85

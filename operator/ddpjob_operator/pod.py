@@ -160,7 +160,7 @@ def launcher_env(job: JobView, spec: Spec, status: Status, *, index: int, incarn
         LauncherEnv.DISRUPTIONS: str(status.disruptions if index == 0 else 0),
         LauncherEnv.GENERATION: str(status.generation),
         LauncherEnv.RUN_DIR: RUN_PATH,
-        LauncherEnv.CHECKPOINT_DIR: CHECKPOINT_PATH,
+        LauncherEnv.CHECKPOINT_DIR: checkpoint_dir(job, spec),
         LauncherEnv.TERMINATION_LOG: TERMINATION_LOG,
     }
     fields = {
@@ -174,6 +174,12 @@ def launcher_env(job: JobView, spec: Spec, status: Status, *, index: int, incarn
     return plain + [
         {"name": key.value, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()
     ]
+
+
+def checkpoint_dir(job: JobView, spec: Spec) -> str:
+    """A folder of the job's own on a claim, which others may name too; a job made anew starts anew."""
+    shared = spec.checkpoint is not None and spec.checkpoint.persistent_volume_claim is not None
+    return f"{CHECKPOINT_PATH}/{job.key.name}-{job.uid[:8]}" if shared else CHECKPOINT_PATH
 
 
 def for_launcher(spec: Spec) -> Spec:

@@ -1,6 +1,7 @@
 """The pure parts as tables: overlay, words, numbers for people, views, conditions."""
 
 import copy
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -90,6 +91,8 @@ def test_volumes_follow_workspace_and_claim() -> None:
     volumes = {v["name"]: v for v in body["spec"]["volumes"]}
     assert volumes["workspace"]["configMap"] == {"name": "code"}
     assert volumes["checkpoints"]["persistentVolumeClaim"] == {"claimName": "ckpt"}
+    folder = next(v["value"] for v in container(body)["env"] if v["name"] == "DDPJOB_CHECKPOINT_DIR")
+    assert re.fullmatch(r"/checkpoints/[a-z0-9]+-.{1,8}", folder), "jobs that share a claim must not meet"
     assert container(body)["workingDir"] == "/workspace"
     mount = next(m for m in container(body)["volumeMounts"] if m["name"] == "workspace")
     assert mount["readOnly"] is True

@@ -121,6 +121,13 @@ class Launcher:
             self.config.run_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CannotStart(f"the run folder (DDPJOB_RUN_DIR) cannot be made: {error}") from error
+        if self.config.checkpoint_dir is not None:
+            try:
+                self.config.checkpoint_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                self.sink.say(
+                    f"checkpoints cannot be saved: their folder cannot be made: {error}; training goes on"
+                )
         self.children.adopt(loop)
         loop.add_signal_handler(signal.SIGTERM, self.leave)
         loop.add_signal_handler(signal.SIGINT, self.leave, True)

@@ -9,7 +9,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -21,6 +21,7 @@ from ddpjob_api.spec import API_VERSION, KIND, DDPJob, Metadata, Spec
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
+UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,13 @@ def parse(document: object) -> DDPJob:
     unknown_fields(document, ("apiVersion", "kind", "metadata", "spec", "status"), (), problems)
     metadata = document.get("metadata")
     name, namespace = "", "default"
-    if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
-        problems.append(Problem(path=("metadata", "name"), message="missing; a job needs a name"))
-    else:
-        name, namespace = metadata["name"], str(metadata.get("namespace") or "default")
-    spec = decode(Spec, document.get("spec", {}), ("spec",), problems)
+    given = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(given, str):
+        found = "missing" if given is None else f"expected a string, found {kind_of(given)}; put it in quotes"
+        problems.append(Problem(path=("metadata", "name"), message=f"{found}; a job needs a name"))
+    elif isinstance(metadata, Mapping):
+        name, namespace = given, str(metadata.get("namespace") or "default")
+    spec = decode_spec(document.get("spec", {}), problems)
     if problems or spec is None:
         raise Invalid(problems)
     return DDPJob(metadata=Metadata(name=name, namespace=namespace), spec=spec)
@@ -86,7 +89,11 @@ def parse_spec(document: object) -> Spec:
     Raises:
         Invalid: as `parse`.
     """
-    return load(Spec, document, ("spec",))
+    problems: list[Problem] = []
+    spec = decode_spec(document, problems)
+    if problems or spec is None:
+        raise Invalid(problems)
+    return spec
 
 
 def load(kind: type[T], document: object, path: Path = ()) -> T:
@@ -127,6 +134,27 @@ def render(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [render(item) for item in value]
     return value
+
+
+def decode_spec(document: object, problems: list[Problem]) -> Spec | None:
+    """A `spec`, whose strings become arguments, variables and file names of programs: not every string can."""
+    problems += unspeakable(document, ("spec",))
+    return decode(Spec, document, ("spec",), problems)
+
+
+def unspeakable(value: object, path: Path) -> Iterator[Problem]:
+    """Strings that no program can be given, at any depth: those with a NUL, and those that UTF-8 cannot carry."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            here = (*path, str(key))
+            yield from unspeakable(key, here)
+            yield from unspeakable(item, here)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from unspeakable(item, (*path, index))
+    elif isinstance(value, str) and UNSPEAKABLE.search(value):
+        message = f"{show(value)} has a character (NUL, or half of a surrogate pair) that no program can be given"
+        yield Problem(path=path, message=f"{message}; take it out")
 
 
 @dataclass(frozen=True, kw_only=True)

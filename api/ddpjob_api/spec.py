@@ -89,7 +89,7 @@ class Resources:
 class EnvVar:
     """One variable for the program (`spec.env`)."""
 
-    name: str = limited(min_length=1, max_length=256)
+    name: str = limited(min_length=1, max_length=256, pattern="^[ -<>-~]+$")
     value: str | None = limited(None, max_length=32768)
     value_from: Json | None = None
 

@@ -22,8 +22,17 @@ MAX_BYTES = 3 * 1024 * 1024
 """Twice what the API server stores of an object."""
 
 
+NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+
+
 class Loader(yaml.SafeLoader):
-    """YAML as kubectl reads it: `1e-3` is a number, and a date is a string."""
+    """YAML as kubectl reads it: `1e-3` is a number, a date and `1:30` are strings."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """The tag of a node; what YAML 1.1 takes for a number of base 60 is a string."""
+        tag = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        sexagesimal = kind is yaml.ScalarNode and ":" in value and tag in NUMBERS
+        return "tag:yaml.org,2002:str" if sexagesimal else tag
 
 
 Loader.yaml_implicit_resolvers = {
@@ -33,6 +42,14 @@ Loader.yaml_implicit_resolvers = {
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
+
+NO_JSON = {
+    "tag:yaml.org,2002:binary": "bytes (!!binary)",
+    "tag:yaml.org,2002:set": "a set (!!set)",
+    "tag:yaml.org,2002:omap": "an ordered map (!!omap)",
+    "tag:yaml.org,2002:pairs": "pairs (!!pairs)",
+    "tag:yaml.org,2002:timestamp": "a date (!!timestamp)",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +200,7 @@ def foreign(document: Document) -> bool:
 def check(
     node: yaml.Node, file: str, done: set[int], path: Path = (), above: frozenset[int] = frozenset()
 ) -> None:
-    """What a JSON document cannot be: a key twice in one object, an object within itself, a number without end.
+    """What a JSON document cannot be: a key twice in one object, an object within itself, a number without end, bytes.
 
     Raises:
         Unusable: with the line of it.
@@ -195,10 +212,12 @@ def check(
         raise Unusable(f"{place}: the alias leads back to the object it is in")
     if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:float":
         number = node.value.replace("_", "").lower()
-        if number.lstrip("+-") in {".inf", ".nan"} or (
-            ":" not in number and not math.isfinite(float(number))
-        ):
+        if number.lstrip("+-") in {".inf", ".nan"} or not math.isfinite(float(number)):
             raise Unusable(f"{place}: {node.value} is no number that JSON can carry")
+    if node.tag in NO_JSON:
+        raise Unusable(
+            f"{place}: {NO_JSON[node.tag]}, which JSON cannot carry; expected a string, list or object"
+        )
     seen: dict[str, int] = {}
     for part, key, value in children(node):
         if isinstance(part, str):

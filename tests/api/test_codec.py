@@ -47,6 +47,11 @@ def problems(doc: object) -> list[str]:
         ({"script": {"args": "train.py"}}, "spec.script.args: expected a list, found a string ('train.py')"),
         ({"task": {"entrypoint": "train.py", "globalBatchSize": 8}}, r"spec.task.entrypoint: 'train.py' does not match"),
         ({"resourcesPerNode": {"limits": {"cpu": True}}}, "spec.resourcesPerNode.limits.cpu: expected a quantity, found a boolean (True)"),
+        ({"env": [{"name": "A=B", "value": "3"}]}, "spec.env[0].name: 'A=B' does not match"),
+        ({"command": ["echo", "a\0b"]}, r"spec.command[1]: 'a\x00b' has a character (NUL, or half of a surrogate pair)"),
+        ({"script": {"args": ["a.py", "\ud800"]}}, r"spec.script.args[1]: '\ud800' has a character"),
+        ({"env": [{"name": "A", "value": "\0"}]}, r"spec.env[0].value: '\x00' has a character"),
+        ({"task": {"entrypoint": "a:b", "globalBatchSize": 8, "params": {"x": [{"y": "\0"}]}}}, "spec.task.params.x[0].y: "),
         ({"ddp": None, "checkpoint": 3}, "spec.checkpoint: expected an object, found a number (3)"),
     ],
 )  # fmt: skip
@@ -67,6 +72,10 @@ def test_a_job_without_a_name_is_told_so() -> None:
     doc = document()
     doc["metadata"] = {}
     assert problems(doc) == ["metadata.name: missing; a job needs a name"]
+    doc["metadata"] = {"name": 5}
+    assert problems(doc) == [
+        "metadata.name: expected a string, found a number (5); put it in quotes; a job needs a name"
+    ]
 
 
 def test_quantities_may_be_numbers() -> None:

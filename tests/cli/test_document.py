@@ -33,6 +33,10 @@ def file(tmp_path: Path) -> Path:
         ("a: .NaN\n", "is no number that JSON can carry"),
         ("a: 1e999\n", "is no number that JSON can carry"),
         ("a: !!python/name:os.system x\n", "could not determine a constructor"),
+        ("a: {b: !!binary aGk=}\n", ":1 a.b: bytes (!!binary), which JSON cannot carry"),
+        ("a: !!set {b, c}\n", ":1 a: a set (!!set), which JSON cannot carry"),
+        ("a: !!omap [b: 1]\n", "an ordered map (!!omap), which JSON cannot carry"),
+        ("a: !!timestamp 2020-01-01\n", "a date (!!timestamp), which JSON cannot carry"),
         ("\0", "not YAML: unacceptable character"),
         ("[" * 5000, "nested too deeply"),
         (SERVICE, "no DDPJob in it, only Service; name the file that has one"),
@@ -84,7 +88,15 @@ def test_a_path_has_the_line_of_its_field_or_of_what_is_around_it(
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-3", 0.001), ("1E5", 1e5), ("-.5e1", -5.0), ("2020-01-01", "2020-01-01"), ("'1e-3'", "1e-3")],
+    [
+        ("1e-3", 0.001),
+        ("1E5", 1e5),
+        ("-.5e1", -5.0),
+        ("2020-01-01", "2020-01-01"),
+        ("'1e-3'", "1e-3"),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+    ],
 )
 def test_scalars_are_read_as_kubectl_reads_them(file: Path, text: str, value: object) -> None:
     file.write_text(f"a: {text}\n")

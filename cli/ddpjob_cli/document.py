@@ -113,28 +113,24 @@ def read(file: str) -> tuple[Document, ...]:
     shown, text = ("<stdin>", sys.stdin.buffer.read()) if file == "-" else (file, read_bytes(file))
     if len(text) > MAX_BYTES:
         raise Unusable(f"{shown}: {len(text)} bytes are no resource; a cluster takes at most 1.5 MiB")
-    found = []
-    try:
-        loader = Loader(text)
-        try:
-            while loader.check_node():
-                node = loader.get_node()
-                assert node is not None  # check_node said so
-                check(node, shown, set())
-                value = loader.construct_document(node)
-                if value is not None:
-                    found.append(Document(file=shown, value=value, root=node))
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        raise Unusable(not_yaml(shown, error)) from error
-    except RecursionError as error:
-        raise Unusable(f"{shown}: nested too deeply to be a resource") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise Unusable(f"{shown}: not YAML: {' '.join(str(error).split())}") from error
+    found = [
+        Document(file=shown, value=value, root=node) for node, value in load(text, shown) if value is not None
+    ]
     if not found:
         raise Unusable(f"{shown}: empty; expected a DDPJob (docs/getting-started.md has one to begin with)")
     return tuple(found)
+
+
+def one_value(text: str, shown: str) -> object:
+    """The value of an option; None where nothing stands there.
+
+    Raises:
+        Unusable: as `read`, and more than one document.
+    """
+    found = load(text, shown)
+    if len(found) > 1:
+        raise Unusable(f"{shown}: {len(found)} documents; expected one value")
+    return found[0][1] if found else None
 
 
 def jobs(file: str) -> tuple[Document, ...]:
@@ -171,6 +167,32 @@ def one_job(file: str, name: str | None) -> Document:
         names = ", ".join(str(document.name) for document in found)
         raise Unusable(f"{found[0].file}: {len(found)} DDPJobs ({names}); choose one with --name")
     return found[0]
+
+
+def load(text: str | bytes, shown: str) -> list[tuple[yaml.Node, Any]]:
+    """The documents of a YAML text, as nodes and as values.
+
+    Raises:
+        Unusable: it is not YAML, or no JSON could say the same.
+    """
+    found: list[tuple[yaml.Node, Any]] = []
+    try:
+        loader = Loader(text)
+        try:
+            while loader.check_node():
+                node = loader.get_node()
+                assert node is not None  # check_node said so
+                check(node, shown, set())
+                found.append((node, loader.construct_document(node)))
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        raise Unusable(not_yaml(shown, error)) from error
+    except RecursionError as error:
+        raise Unusable(f"{shown}: nested too deeply to be a resource") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise Unusable(f"{shown}: not YAML: {' '.join(str(error).split())}") from error
+    return found
 
 
 def read_bytes(file: str) -> bytes:

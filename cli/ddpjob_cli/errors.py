@@ -11,6 +11,8 @@ A message has three parts: what is wrong and where, what was expected, what to d
 from ddpjob_api.exits import Exit
 
 UNUSABLE = 2
+KILLED = 130
+"""128 + SIGINT: a second Ctrl-C did not wait."""
 BUG = 70
 """`EX_SOFTWARE` of sysexits.h: a traceback was printed, and it is ours."""
 

@@ -9,19 +9,19 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-import yaml
 from rich.console import Console
 
 from ddpjob_api.codec import Path as FieldPath
 from ddpjob_api.rules import Verdict
 from ddpjob_api.spec import Backend
-from ddpjob_cli.document import Document, Loader, jobs, one_job
-from ddpjob_cli.errors import BUG, UNUSABLE, CommandError, RefusedJob, Unusable
+from ddpjob_cli.document import Document, jobs, one_job, one_value
+from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, RefusedJob, Unusable
 from ddpjob_cli.lint import Remark, count, examine
 from ddpjob_cli.version import versions
 
@@ -42,6 +42,24 @@ Exit codes:
 
 FILE = click.argument("file", metavar="FILE")
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True)
+
+
+@dataclass(kw_only=True)
+class Invocation:
+    """One call of the command: what was typed, and whether the line of `--json` is out."""
+
+    arguments: Sequence[str]
+    job: str | None = None
+    told: bool = False
+
+    def owe_line(self) -> bool:
+        """Whether a program waits for the line: `run --json` prints one, whatever happens."""
+        return self.arguments[:1] == ["run"] and "--json" in self.arguments and not self.told
+
+    def tell(self, ending: Mapping[str, Any]) -> None:
+        """Print the line."""
+        self.told = True
+        click.echo(json.dumps(ending))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -136,52 +154,47 @@ def run(
     # Imported here: `ddpjob lint` and shell completion answer at once.
     from ddpjob_cli.local.checks import check
     from ddpjob_cli.local.session import Request, Session
-    from ddpjob_cli.local.summary import not_run
     from ddpjob_cli.local.view import View
 
     stream = sys.stderr if as_json else sys.stdout
-    try:
-        document = one_job(file, name)
-        name = document.name
-        given: list[tuple[FieldPath, object, str]] = [option(item) for item in settings]
-        overrides: tuple[tuple[FieldPath, object, str], ...] = (
-            (("spec", "nodes"), nodes, "--nodes"),
-            (("spec", "processesPerNode"), processes_per_node, "--processes-per-node"),
-            (("spec", "ddp", "backend"), backend, "--backend"),
+    invocation: Invocation = context.obj
+    invocation.job = name
+    document = one_job(file, name)
+    invocation.job = document.name
+    given: list[tuple[FieldPath, object, str]] = [option(item) for item in settings]
+    overrides: tuple[tuple[FieldPath, object, str], ...] = (
+        (("spec", "nodes"), nodes, "--nodes"),
+        (("spec", "processesPerNode"), processes_per_node, "--processes-per-node"),
+        (("spec", "ddp", "backend"), backend, "--backend"),
+    )
+    given += [item for item in overrides if item[1] is not None]
+    for path, value, flag in given:
+        document = document.with_value(path, value, flag)
+    examined = examine(document)
+    if examined.refused or examined.job is None:
+        raise RefusedJob(sentences(document, examined.remarks))
+    work = Path.cwd() if file == "-" else Path(file).resolve().parent
+    check(examined.job, work)
+    session = Session(
+        Request(
+            job=examined.job,
+            command=" ".join(["ddpjob", "run", *shell_words(invocation.arguments[1:])]),
+            work=work,
+            state=(directory or Path(".ddpjob") / examined.job.metadata.name).absolute(),
+            fresh=fresh,
         )
-        given += [item for item in overrides if item[1] is not None]
-        for path, value, flag in given:
-            document = document.with_value(path, value, flag)
-        examined = examine(document)
-        if examined.refused or examined.job is None:
-            raise RefusedJob(sentences(document, examined.remarks))
-        work = Path.cwd() if file == "-" else Path(file).resolve().parent
-        check(examined.job, work)
-        session = Session(
-            Request(
-                job=examined.job,
-                command=" ".join(["ddpjob", "run", *shell_words(context)]),
-                work=work,
-                state=(directory or Path(".ddpjob") / examined.job.metadata.name).absolute(),
-                fresh=fresh,
-            )
-        )
-        with View(stream, title=examined.job.metadata.name, on_gone=session.lose_terminal) as view:
-            for remark in examined.remarks:
-                view.say(str(remark), "yellow" if remark.verdict is Verdict.WARN else "")
-                view.warned.append(remark.message)
-            summary = asyncio.run(session.run(view))
-            *before, last = summary.lines()
-            for line in before:
-                view.say(line)
-            view.end(last, good=summary.exit_code == 0)
-    except CommandError as error:
-        if as_json:
-            outcome = "Refused" if isinstance(error, RefusedJob) else "Unusable"
-            click.echo(json.dumps(not_run(name, outcome, error.exit_code, str(error))))
-        raise
+    )
+    with View(stream, title=examined.job.metadata.name, on_gone=session.lose_terminal) as view:
+        for remark in examined.remarks:
+            view.say(str(remark), "yellow" if remark.verdict is Verdict.WARN else "")
+            view.warned.append(remark.message)
+        summary = asyncio.run(session.run(view))
+        *before, last = summary.lines()
+        for line in before:
+            view.say(line)
+        view.end(last, good=summary.exit_code == 0)
     if as_json:
-        click.echo(json.dumps(summary.json()))
+        invocation.tell(summary.json())
     context.exit(summary.exit_code)
 
 
@@ -207,10 +220,7 @@ def option(text: str) -> tuple[FieldPath, object, str]:
     parts = field.removeprefix("spec.").split(".")
     if not sign or not all(parts):
         raise Unusable(f"--set {text}: expected FIELD=VALUE, for instance --set ddp.bucketCapMB=1")
-    try:
-        return ("spec", *parts), yaml.load(value, Loader), f"--set {field}"
-    except yaml.YAMLError as error:
-        raise Unusable(f"--set {text}: the value is not YAML; put it in quotes") from error
+    return ("spec", *parts), one_value(value, f"--set {field}"), f"--set {field}"
 
 
 def sentences(document: Document, remarks: Sequence[Remark]) -> str:
@@ -218,30 +228,52 @@ def sentences(document: Document, remarks: Sequence[Remark]) -> str:
     return "\n".join([*lines, f"{document.file}: not run: {count(remarks)}"])
 
 
-def shell_words(context: click.Context) -> list[str]:
+def shell_words(arguments: Sequence[str]) -> list[str]:
     """The command's arguments as they were typed, without --fresh: what to type to go on."""
-    return [shlex.quote(word) for word in context.obj or [] if word != "--fresh"]
+    return [shlex.quote(word) for word in arguments if word != "--fresh"]
 
 
 def main() -> NoReturn:
     """The entry point: every way out has an exit code of docs/command-line.md."""
-    arguments = sys.argv[1:]
+    invocation = Invocation(arguments=sys.argv[1:])
     try:
-        code = cli.main(args=arguments, prog_name="ddpjob", standalone_mode=False, obj=arguments[1:])
-    except CommandError as error:
-        click.echo(str(error), err=True)
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = UNUSABLE
-    except (click.Abort, KeyboardInterrupt):
-        code = 130
+        code = guarded(invocation)
     except BrokenPipeError:
         # The reader of our output is gone (`ddpjob lint … | head`); nothing more to say, and nowhere to say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except Exception:
-        traceback.print_exc()
-        click.echo("this is a bug in ddpjob; please report it with the lines above", err=True)
-        code = BUG
     sys.exit(code)
+
+
+def guarded(invocation: Invocation) -> int:
+    """Run the command; what it raises becomes a sentence, an exit code and the line of `--json`."""
+    try:
+        code: int = cli.main(
+            args=list(invocation.arguments), prog_name="ddpjob", standalone_mode=False, obj=invocation
+        )
+    except CommandError as error:
+        click.echo(str(error), err=True)
+        outcome = "Refused" if isinstance(error, RefusedJob) else "Unusable"
+        return ending(invocation, outcome, error.exit_code, str(error))
+    except click.ClickException as error:
+        error.show()
+        return ending(invocation, "Unusable", UNUSABLE, error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return ending(invocation, "Killed", KILLED, "interrupted")
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        text = "this is a bug in ddpjob; please report it with the lines above"
+        click.echo(text, err=True)
+        return ending(invocation, "Failed", BUG, f"a bug in ddpjob: {type(error).__name__}: {error}")
+    return code
+
+
+def ending(invocation: Invocation, outcome: str, code: int, message: str) -> int:
+    """The exit code of a run that was not, or not to its end; where a line is owed, it is printed."""
+    if invocation.owe_line():
+        from ddpjob_cli.local.summary import not_run
+
+        invocation.tell(not_run(invocation.job, outcome, code, message))
+    return code

@@ -14,6 +14,8 @@ from tests.cli.jobs import COMMAND, TASK, ddpjob, document, last_json, write
 from tests.cli.running import Running, alive, processes_with, until
 
 from ddpjob_cli import main as entry
+from ddpjob_cli.document import Document
+from ddpjob_cli.lint import Examined
 
 FAILURE = {"type": "object", "required": ["reason"], "properties": {"rank": {"type": "integer"}}}
 ENDING = {
@@ -48,6 +50,14 @@ WAIT = "echo $$ > pid-$NODE_RANK; echo ready; exec sleep 1000"
 
 def shell(script: str, **spec: Any) -> dict[str, Any]:
     return {"nodes": 2, "command": ["sh", "-c", script], "recovery": {"gracePeriodSeconds": 5}, **spec}
+
+
+def one_line(output: str) -> dict[str, Any]:
+    """What `--json` printed: a line as documented, and nothing else."""
+    assert output.count("\n") == 1, output
+    found: dict[str, Any] = json.loads(output)
+    jsonschema.validate(found, ENDING)
+    return found
 
 
 def main(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
@@ -118,8 +128,7 @@ def test_what_cannot_run_is_refused_in_a_sentence_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     code = main(monkeypatch, "run", write(tmp_path, spec), *options, "--json")
     output, errors = capsys.readouterr()
-    ending = json.loads(output)
-    jsonschema.validate(ending, ENDING)
+    ending = one_line(output)
     assert (code, ending["exitCode"], ending["outcome"]) == (86, 86, "Refused")
     assert sentence in errors
     assert sentence in ending["message"]
@@ -130,7 +139,10 @@ UNUSABLE: list[tuple[list[str], str]] = [
     (["none.yaml"], "none.yaml: no such file"),
     (["two.yaml"], "2 DDPJobs (job, other); choose one with --name"),
     (["ddpjob.yaml", "--set", "ddp.bucketCapMB"], "expected FIELD=VALUE"),
-    (["ddpjob.yaml", "--set", "ddp=[1"], "the value is not YAML"),
+    (["ddpjob.yaml", "--set", "ddp=[1"], "--set ddp:1: not YAML: "),
+    (["ddpjob.yaml", "--set", "task.params={a: !!binary aGk=}"], "bytes (!!binary), which JSON cannot carry"),
+    (["ddpjob.yaml", "--no-such-option"], "No such option"),
+    ([], "Missing argument"),
     (["ddpjob.yaml", "--dir", "ddpjob.yaml/state"], "cannot be written"),
     (["ddpjob.yaml", "--nodes", "0"], "0 is not in the range"),
 ]
@@ -148,10 +160,13 @@ def test_what_cannot_be_used_is_said_in_a_sentence(
     write(tmp_path, shell("true"))
     both = [json.dumps(document(shell("true"), name)) for name in ("job", "other")]
     (tmp_path / "two.yaml").write_text("\n---\n".join(both))
-    assert main(monkeypatch, "run", *arguments) == 2
-    errors = capsys.readouterr().err
+    assert main(monkeypatch, "run", *arguments, "--json") == 2
+    output, errors = capsys.readouterr()
     assert sentence in errors
     assert "Traceback" not in errors
+    ending = one_line(output)
+    assert (ending["outcome"], ending["exitCode"]) == ("Unusable", 2)
+    assert sentence in ending["message"]
 
 
 def test_a_fault_of_ours_shows_its_traceback_and_says_so(
@@ -165,6 +180,32 @@ def test_a_fault_of_ours_shows_its_traceback_and_says_so(
     errors = capsys.readouterr().err
     assert "RuntimeError: a mistake" in errors
     assert "this is a bug in ddpjob" in errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "outcome", "message"),
+    [
+        (RuntimeError("a mistake"), 70, "Failed", "a bug in ddpjob: RuntimeError: a mistake"),
+        (KeyboardInterrupt(), 130, "Killed", "interrupted"),
+    ],
+)
+def test_a_program_that_waits_for_the_line_gets_one_whatever_happens(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    outcome: str,
+    message: str,
+) -> None:
+    def broken(document: Document) -> Examined:
+        raise error
+
+    monkeypatch.setattr(entry, "examine", broken)
+    assert main(monkeypatch, "run", write(tmp_path, shell("true")), "--json") == code
+    ending = one_line(capsys.readouterr().out)
+    assert (ending["name"], ending["outcome"], ending["exitCode"]) == ("job", outcome, code)
+    assert ending["message"] == message
 
 
 FAILING: list[tuple[str, int, dict[str, Any]]] = [

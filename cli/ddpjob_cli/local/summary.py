@@ -13,10 +13,9 @@ from ddpjob_api.conditions import Reason
 from ddpjob_api.exits import Exit
 from ddpjob_api.fields import Json
 from ddpjob_api.report import Failure, InEffect, JobReport, Outcome, Progress, TerminationMessage
+from ddpjob_cli.errors import KILLED
 from ddpjob_cli.local import words
 
-KILLED = 130
-"""128 + SIGINT: a second Ctrl-C did not wait."""
 NO_REPORT = 70
 """A launcher ended without a word: a fault of ours or of the machine."""
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +21,9 @@ SECONDS = 120.0
 class Running:
     """Started on entry; killed on exit if it is still there."""
 
-    def __init__(self, *arguments: str | Path, cwd: Path) -> None:
+    def __init__(self, *arguments: str | Path, cwd: Path, under: Sequence[str] = ()) -> None:
+        """`under`: a command that runs it, as `nohup` does."""
+        self.under = under
         self.arguments = [str(argument) for argument in arguments]
         self.cwd = cwd
         self.lines: list[str] = []
@@ -28,7 +31,7 @@ class Running:
 
     def __enter__(self) -> Self:
         self.process = subprocess.Popen(
-            [*COMMAND, "run", *self.arguments, "--json"],
+            [*self.under, *COMMAND, "run", *self.arguments, "--json"],
             cwd=self.cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

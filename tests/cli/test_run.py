@@ -305,20 +305,33 @@ def test_a_directory_has_one_run_at_a_time_and_is_free_once_that_is_killed(tmp_p
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_killed_launcher_comes_back_and_counts_as_one_disruption(tmp_path: Path, node: int) -> None:
+@pytest.mark.parametrize("nodes", [[0], [1], [0, 1]])
+def test_killed_launchers_come_back_and_count_as_one_disruption(tmp_path: Path, nodes: list[int]) -> None:
     script = f"[ -e again ] && exit 0; {WAIT}"
     with Running(write(tmp_path, shell(script)), cwd=tmp_path) as run:
         run.wait_for("] ready")
         run.wait_for("] ready")
         (tmp_path / "again").touch()
         token = str(tmp_path / ".ddpjob/job/token")
-        (launcher,) = processes_with(DDPJOB_TOKEN_FILE=token, DDPJOB_NODE_INDEX=str(node))
-        os.kill(launcher, signal.SIGKILL)
-        run.wait_for(f"the launcher of node {node} died of SIGKILL; starting it again")
+        for node in nodes:
+            (launcher,) = processes_with(DDPJOB_TOKEN_FILE=token, DDPJOB_NODE_INDEX=str(node))
+            os.kill(launcher, signal.SIGKILL)
+        for node in nodes:
+            run.wait_for(f"the launcher of node {node} died of SIGKILL; starting it again")
         code, ending = run.end()
     assert (code, ending["outcome"], ending["restarts"]) == (0, "Done", 0)
     assert ending["disruptions"] == 1
+
+
+@pytest.mark.timeout(180)
+def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path: Path) -> None:
+    spec = shell("echo ready; while [ ! -e go ]; do sleep 0.1; done", nodes=1)
+    with Running(write(tmp_path, spec), cwd=tmp_path, under=("nohup",)) as run:
+        run.wait_for("] ready")
+        run.signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        code, ending = run.end()
+    assert (code, ending["outcome"]) == (0, "Done")
 
 
 @pytest.mark.timeout(180)

@@ -87,13 +87,15 @@ class Session:
         self.view = view
         self.loop = loop = asyncio.get_running_loop()
         names = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "the terminal was closed"}
-        for number in SIGNALS:
+        # Under nohup SIGHUP is ignored, and is to stay so.
+        heeded = [n for n in SIGNALS if n is not signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+        for number in heeded:
             loop.add_signal_handler(number, self.interrupt, names[number])
         try:
             with JobDirectory(self.request.state, self.job) as home:
                 return await self._run_in(home)
         finally:
-            for number in SIGNALS:
+            for number in heeded:
                 loop.remove_signal_handler(number)
 
     async def _run_in(self, home: JobDirectory) -> Summary:
@@ -145,14 +147,17 @@ class Session:
         return summary
 
     async def _watch(self, nodes: Nodes, home: JobDirectory, launches: list[Launch]) -> None:
-        while not await nodes.wait(POLL_SECONDS) and not self.killed:
+        while not self.killed:
+            over = await nodes.wait(POLL_SECONDS)
+            if self.asked_at is None and await self._replace_lost(nodes, home, launches):
+                continue
+            if over:
+                return
             report = await self.coordinator.report()
             if report is not None:
                 self.view.report(report)
             if self.asked_at is not None:
                 await self._stop(nodes, self.asked_at)
-            else:
-                await self._replace_lost(nodes, home, launches)
             if self.concluding_at is not None and overdue(self.concluding_at, self.grace):
                 self.view.say("not every launcher ended in time; ending what is left", "yellow")
                 await nodes.end()
@@ -168,28 +173,40 @@ class Session:
             self.view.say(f"not stopped within {waited:.0f} s; ending what is left", "yellow")
             await nodes.end()
 
-    async def _replace_lost(self, nodes: Nodes, home: JobDirectory, launches: list[Launch]) -> None:
-        """A launcher that something killed comes back, as the operator replaces a pod."""
+    async def _replace_lost(self, nodes: Nodes, home: JobDirectory, launches: list[Launch]) -> bool:
+        """Launchers that something killed come back, as the operator replaces pods; whether any does.
+
+        None does once one has ended in order: the job is over then.
+        """
+        lost = {}
         for node, code in enumerate(nodes.returncodes):
             if code is None:
                 continue
             left = read_termination(Path(launches[node].environment[LauncherEnv.TERMINATION_LOG]))
             if left is not None or code >= 0:
                 self.concluding_at = self.concluding_at or time.monotonic()
-            elif self.losses < self.job.spec.recovery.max_disruptions:
-                self.losses += 1
-                self.number = home.started()
-                name = signal.Signals(-code).name
-                self.view.say(f"the launcher of node {node} died of {name}; starting it again", "yellow")
-                launch = Launch(
-                    environment={
-                        **launches[node].environment,
-                        **spent(self.view.last, node),
-                        LauncherEnv.INCARNATION.value: str(self.number),
-                    },
-                    log=launches[node].log,
-                )
-                await nodes.restart(node, launch, directory=self.request.work, lock=home.lock_descriptor)
+            else:
+                lost[node] = signal.Signals(-code).name
+        if (
+            not lost
+            or self.concluding_at is not None
+            or self.losses >= self.job.spec.recovery.max_disruptions
+        ):
+            return False
+        self.losses += 1
+        for node, name in lost.items():
+            self.number = home.started()
+            self.view.say(f"the launcher of node {node} died of {name}; starting it again", "yellow")
+            launch = Launch(
+                environment={
+                    **launches[node].environment,
+                    **spent(self.view.last, node),
+                    LauncherEnv.INCARNATION.value: str(self.number),
+                },
+                log=launches[node].log,
+            )
+            await nodes.restart(node, launch, directory=self.request.work, lock=home.lock_descriptor)
+        return True
 
     def _introduce(self, home: JobDirectory, beginning: str | None, metrics_port: int) -> None:
         numbers = plan(self.job.spec)

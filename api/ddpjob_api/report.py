@@ -135,7 +135,8 @@ class InEffect:
     """Sizes of the buckets in use (after DDP rebuilt them), the first 64."""
     world_size: int | None = None
     all_reduces: int | None = None
-    """Synchronised backward passes counted by torch's reducer (`iteration` of its logging data)."""
+    """Synchronised backward passes counted by torch's reducer (`iteration` of its logging data), of this generation:
+    a restart makes a new reducer, and what an earlier one did is not in it (`steps` counts on)."""
     overrides: tuple[Override, ...] = limited((), max_items=16)
     warnings: tuple[str, ...] = limited((), max_items=16)
 

@@ -123,7 +123,9 @@ def number(value: float) -> str:
 
 
 def size(number_of_bytes: int) -> str:
-    """`230 KiB`, `25 MiB`."""
+    """`196 B`, `230 KiB`, `25 MiB`."""
+    if number_of_bytes < 1024:
+        return f"{number_of_bytes} B"
     kib = number_of_bytes / 1024
     return f"{kib:.0f} KiB" if kib < 1024 else f"{number(round(kib / 1024, 1))} MiB"
 

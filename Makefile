@@ -28,8 +28,9 @@ lint: .venv/.dev                     ## ruff, mypy --strict, import-linter
 format: .venv/.dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: .venv/.dev                     ## write the generated pages anew
+docs: .venv/.dev                     ## write what is generated anew: pages, the chart's copy of the CRD
 	$(BIN)/python docs/generate.py
+	cp crds/ddpjob.yaml charts/ddpjob/files/ddpjob.yaml
 
 cluster-up: .venv/.dev               ## a real Kubernetes of two nodes on this machine (tests/cluster/README.md)
 	$(HARNESS) up --detach

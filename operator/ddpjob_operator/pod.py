@@ -82,6 +82,9 @@ def pod(job: JobView, spec: Spec, status: Status, runtime: Runtime, *, index: in
             + GRACE_MARGIN_SECONDS,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            # The kernel drops signals that a PID 1 has no handler for: a pod deleted while Python still starts would
+            # not hear its SIGTERM and stay for the whole grace period. In a shared namespace the launcher is not PID 1.
+            "shareProcessNamespace": True,
             "securityContext": {
                 "runAsNonRoot": True,
                 "fsGroup": GROUP,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from ddpjob_api.report import Failure, JobReport, Progress, TerminationMessage
+from ddpjob_api.report import Failure, JobReport, Outcome, Progress, TerminationMessage
 from ddpjob_operator.model import ProgressState, Status, stamp
 from ddpjob_operator.observe import PodView
 
@@ -30,7 +30,9 @@ def fold_words(status: Status, pods: Iterable[PodView], *, now: datetime | None 
     said = [pod for pod in pods if pod.end and pod.end.report and pod.tracked]
     for pod in sorted(said, key=lambda pod: (pod.incarnation, -pod.index)):
         words = pod.end.report if pod.end else None
-        if words is not None and (pod.index == 0 or not status.result):
+        # The end of a job is said to every launcher with its result; before that only index 0 knows one.
+        whole = words is not None and words.outcome is Outcome.DONE
+        if words is not None and (pod.index == 0 or whole or not status.result):
             status = folded(status, words.progress, words.result, now=now, ddp=words.ddp)
     return status
 

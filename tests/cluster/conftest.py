@@ -103,5 +103,5 @@ def installation(cluster: Cluster) -> Iterator[Installation]:
 def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A real Prometheus that scrapes the jobs' pods."""
     binary = shutil.which("prometheus") or PROGRAMS["prometheus"]
-    with running(cluster, binary, tmp_path_factory.mktemp("prometheus")) as one:
+    with running(binary, tmp_path_factory.mktemp("prometheus")) as one:
         yield one

@@ -1,4 +1,4 @@
-"""A real Prometheus on this machine that scrapes the job's pods through the API server's service discovery."""
+"""A real Prometheus on this machine that scrapes the pods of a job."""
 
 import json
 import socket
@@ -6,13 +6,13 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
-from tests.cluster.harness.cluster import Cluster
 from tests.cluster.harness.errors import TimedOut
 
 Series = dict[tuple[tuple[str, str], ...], float]
@@ -23,6 +23,25 @@ class Prometheus:
     """A running Prometheus."""
 
     url: str
+    targets: Path
+    """The file that says what to scrape."""
+
+    def discover(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Scrape these pods, as their annotations say: what a PodMonitor or a scrape job does in a cluster."""
+        found = []
+        for pod in pods:
+            metadata = pod["metadata"]
+            if metadata["annotations"].get("prometheus.io/scrape") == "true" and pod["status"].get("podIP"):
+                labels = {
+                    "namespace": metadata["namespace"],
+                    "pod": metadata["name"],
+                    "job_name": metadata["labels"]["ddpjob.dev/name"],
+                }
+                address = f"{pod['status']['podIP']}:{metadata['annotations']['prometheus.io/port']}"
+                found.append({"targets": [address], "labels": labels})
+        beside = self.targets.with_suffix(".new")
+        beside.write_text(json.dumps(found))
+        beside.replace(self.targets)
 
     def query(self, expression: str) -> Series:
         """The instant vector of an expression, by its sorted labels."""
@@ -47,47 +66,25 @@ class Prometheus:
         return found
 
 
-def configuration(cluster: Cluster) -> dict[str, object]:
-    """Scrape every pod that carries the scrape annotations of a DDPJob, every second."""
-    keep = "__meta_kubernetes_pod_annotation_prometheus_io"
-    return {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-        "scrape_configs": [
-            {
-                "job_name": "ddpjob-trainer",
-                "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(cluster.kubeconfig)}],
-                "relabel_configs": [
-                    {"source_labels": [f"{keep}_scrape"], "action": "keep", "regex": "true"},
-                    {
-                        "source_labels": ["__meta_kubernetes_pod_label_ddpjob_dev_name"],
-                        "action": "keep",
-                        "regex": ".+",
-                    },
-                    {
-                        "source_labels": ["__meta_kubernetes_pod_ip", f"{keep}_port"],
-                        "separator": ":",
-                        "target_label": "__address__",
-                    },
-                    {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-                    {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-                    {
-                        "source_labels": ["__meta_kubernetes_pod_label_ddpjob_dev_name"],
-                        "target_label": "job_name",
-                    },
-                ],
-            }
-        ],
-    }
+def configuration(targets: Path) -> dict[str, object]:
+    """Scrape what the file names, every second.
+
+    Debian's Prometheus is built without discovery by Kubernetes, so `Prometheus.discover` writes the file.
+    """
+    scrape = {"job_name": "ddpjob-trainer", "file_sd_configs": [{"files": [str(targets)]}]}
+    return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
 
 
 @contextmanager
-def running(cluster: Cluster, binary: str, folder: Path) -> Iterator[Prometheus]:
+def running(binary: str, folder: Path) -> Iterator[Prometheus]:
     """Prometheus on a free loopback port, with its data in `folder`, ended afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(configuration(cluster)))
+    targets = folder / "targets.json"
+    targets.write_text("[]")
+    config.write_text(yaml.safe_dump(configuration(targets)))
     log = (folder / "log").open("w")
     process = subprocess.Popen(
         [
@@ -100,7 +97,7 @@ def running(cluster: Cluster, binary: str, folder: Path) -> Iterator[Prometheus]
         stderr=subprocess.STDOUT,
     )
     try:
-        yield wait_ready(Prometheus(f"http://127.0.0.1:{port}"), process, folder / "log")
+        yield wait_ready(Prometheus(f"http://127.0.0.1:{port}", targets), process, folder / "log")
     finally:
         process.terminate()
         process.wait(30)

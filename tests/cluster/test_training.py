@@ -138,6 +138,7 @@ def test_prometheus_scrapes_every_rank(
     document["spec"]["task"]["epochs"] = 200
     job = submit(installation.cluster, namespace, document)
     job.until_true("Running")
+    prometheus.discover(job.pods())
     query = f'ddpjob_trainer_optimizer_steps_total{{namespace="{namespace}",job_name="scraped"}}'
     first = prometheus.until(
         query, lambda found: len(found) == 2 and all(value > 0 for value in found.values())

@@ -8,7 +8,8 @@ import pytest
 from tests.cli.jobs import TASK, document
 
 from ddpjob_api import DDPJob, parse
-from ddpjob_cli.errors import RefusedJob
+from ddpjob_cli.errors import RefusedJob, Unusable
+from ddpjob_cli.local import directory
 from ddpjob_cli.local.directory import JobDirectory
 
 
@@ -122,6 +123,68 @@ def test_each_run_outranks_the_ones_before(tmp_path: Path) -> None:
             assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
         assert not home.run.exists()
     assert numbers == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "state", ["", "{bad", "[]", '{"run": "x"}', '{"run": 1e400}', '{"run": -7}', '{"run": true}']
+)
+def test_a_damaged_note_is_no_note_and_the_term_beside_the_checkpoints_is_outranked(
+    tmp_path: Path, state: str
+) -> None:
+    (tmp_path / "state.json").write_text(state)
+    with JobDirectory(tmp_path, job()) as home:
+        assert home.started() == 0
+    (tmp_path / "state.json").write_text(state)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "term").write_text("6")
+    with JobDirectory(tmp_path, job()) as home:
+        assert home.started() + 1 > 6
+
+
+def prepare(folder: Path) -> None:
+    with JobDirectory(folder, job()) as home, home.in_words():
+        home.begin(fresh=False)
+        home.paths(0)
+        home.started()
+        home.new_token()
+
+
+IN_THE_WAY = {
+    "run": "run: File exists",
+    "state.json": "state.json: Is a directory",
+    "token": "token: Is a directory",
+    "node-0/log": "node-0/log: Is a directory",
+    "node-0 (a file)": "node-0: File exists",
+    "full disk": "No space left on device",
+}
+
+
+@pytest.mark.parametrize(("what", "sentence"), IN_THE_WAY.items())
+def test_what_is_in_the_way_is_named_and_nothing_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, sentence: str
+) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(directory, "SHARED_MEMORY", memory)
+    place = tmp_path / "job"
+    place.mkdir()
+    if what == "full disk":
+        monkeypatch.setattr(os, "ftruncate", lambda descriptor, size: None)  # a device has no size
+        (place / "lock").symlink_to("/dev/full")
+    elif what.endswith("(a file)"):
+        (place / "node-0").touch()
+    else:
+        (place / what / "full").mkdir(parents=True)
+    with pytest.raises(Unusable) as caught:
+        prepare(place)
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith("or choose another place with --dir")
+    assert not list(memory.iterdir())
+
+
+def test_the_last_words_need_no_room_on_a_full_disk(tmp_path: Path) -> None:
+    with JobDirectory(tmp_path, job()) as home:
+        assert home.paths(0).termination.is_relative_to(home.run)
 
 
 def test_what_a_killed_run_left_in_memory_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """The directory of a local job: its lock, token, checkpoints, and what the last run left.
 
-    <dir>/lock  state.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)  node-0/{checkpoints,termination.json,log}  node-1/…
+    <dir>/lock  state.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)  node-0/{checkpoints,log}  node-1/…
     checkpoints of a run that finished, or that --fresh put aside: previous/
 
 Why apart: whether a run goes on or starts anew is decided here, before any process starts. Must not: start or end
 processes.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,10 +16,11 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 from ddpjob_api.codec import render
 from ddpjob_api.plan import plan
@@ -76,18 +78,45 @@ class JobDirectory:
                 f"{self.shown}: another run of this job has it (ddpjob run, pid {owner or 'unknown'}); "
                 "wait for it or end it, or give this one its own place with --dir"
             ) from error
-        os.ftruncate(self.lock_descriptor, 0)
-        os.pwrite(self.lock_descriptor, f"{os.getpid()}\n".encode(), 0)
-        self.run = self._run_directory()
+        try:
+            with self.in_words():
+                os.ftruncate(self.lock_descriptor, 0)
+                os.pwrite(self.lock_descriptor, f"{os.getpid()}\n".encode(), 0)
+                self._make_run_directory()
+        except Unusable:
+            self._leave()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self.run, ignore_errors=True)
-        (self.path / "run").unlink(missing_ok=True)
-        (self.path / "token").unlink(missing_ok=True)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.run != Path():
+            shutil.rmtree(self.run, ignore_errors=True)
+        for name in ("run", "token"):
+            with contextlib.suppress(OSError):  # the directory went away, or became read-only
+                (self.path / name).unlink(missing_ok=True)
         os.close(self.lock_descriptor)
+
+    @contextlib.contextmanager
+    def in_words(self) -> Iterator[None]:
+        """What the file system refuses while a run is prepared, as a sentence.
+
+        Raises:
+            Unusable: instead of an OSError.
+        """
+        try:
+            yield
+        except OSError as error:
+            name = error.filename2 or error.filename  # of two, the one that was to be made
+            at = f"{shown(Path(os.fsdecode(name)))}: " if name else ""
+            raise Unusable(
+                f"{self.shown}: cannot be used ({at}{error.strerror}); "
+                "make room or take away what is in the way, or choose another place with --dir"
+            ) from error
 
     def begin(self, *, fresh: bool) -> Beginning:
         """Decide how this run begins, and put aside what it must not see.
@@ -130,9 +159,14 @@ class JobDirectory:
         """Note that a run of this job began; returns its number, which outranks every earlier one.
 
         It becomes the launchers' incarnation, and with it the coordinator's term: a checkpoint writer left over from
-        a run whose processes could not be ended does not overwrite ours.
+        a run whose processes could not be ended does not overwrite ours. Where `state.json` was lost, the term that
+        stands beside the checkpoints is outranked all the same.
+
+        Raises:
+            OSError: it cannot be written down.
         """
-        number = int(self.state().get("run", -1)) + 1
+        before = self.state().get("run")
+        number = max(before if is_whole(before) else -1, self._newest_writer()) + 1
         self._write_state({"run": number, "finished": False, "identity": identity(self.job)})
         return number
 
@@ -146,12 +180,11 @@ class JobDirectory:
         paths = NodePaths(
             run=self.run / f"node-{node}",
             checkpoints=self.checkpoints(node),
-            termination=own / "termination.json",
+            termination=self.run / f"termination-{node}.json",
             log=own / "log",
         )
         for folder in (own, paths.run, paths.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        paths.termination.unlink(missing_ok=True)
         paths.log.unlink(missing_ok=True)
         return paths
 
@@ -188,6 +221,13 @@ class JobDirectory:
             common = steps if common is None else common & steps
         return max(common, default=None) if common else None
 
+    def _newest_writer(self) -> int:
+        """The run of the highest term that stands in the shared directory; -1 where none does."""
+        try:
+            return int((self.path / "checkpoints" / "term").read_text()) - 1
+        except (OSError, ValueError):
+            return -1
+
     def _put_aside(self) -> None:
         aside = self.path / "previous"
         shutil.rmtree(aside, ignore_errors=True)
@@ -202,7 +242,7 @@ class JobDirectory:
         beside.write_text(json.dumps(state, indent=1) + "\n")
         beside.replace(file)
 
-    def _run_directory(self) -> Path:
+    def _make_run_directory(self) -> None:
         """A new folder in memory, or in the job's directory where there is no memory file system.
 
         `run` points to it, so that what a killed run left in memory is found and removed here.
@@ -212,9 +252,8 @@ class JobDirectory:
             shutil.rmtree(link.readlink(), ignore_errors=True)
             link.unlink()
         usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
-        found = Path(tempfile.mkdtemp(prefix="ddpjob-", dir=SHARED_MEMORY if usable else self.path))
-        link.symlink_to(found)
-        return found
+        self.run = Path(tempfile.mkdtemp(prefix="ddpjob-", dir=SHARED_MEMORY if usable else self.path))
+        link.symlink_to(self.run)
 
 
 def shown(path: Path) -> str:
@@ -223,6 +262,10 @@ def shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def visible(folder: Path) -> list[Path]:

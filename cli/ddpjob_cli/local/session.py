@@ -5,6 +5,7 @@ themselves (restarts, culprits, resume steps), or how things look (`view.py`).
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -99,11 +100,12 @@ class Session:
                 loop.remove_signal_handler(number)
 
     async def _run_in(self, home: JobDirectory) -> Summary:
-        beginning = home.begin(fresh=self.request.fresh)
         ports = free_ports(home.nodes)
-        paths = [home.paths(node) for node in range(home.nodes)]
-        self.number = home.started()
-        token = home.new_token()
+        with home.in_words():
+            beginning = home.begin(fresh=self.request.fresh)
+            paths = [home.paths(node) for node in range(home.nodes)]
+            self.number = home.started()
+            token = home.new_token()
         run_id = str(uuid.uuid4())
         launches = [
             Launch(
@@ -141,7 +143,14 @@ class Session:
         if summary.ddp is not None:
             self.view.settings(summary.ddp)  # what the last report came too early for
         if summary.outcome is Outcome.DONE:
-            home.finished()
+            try:
+                home.finished()
+            except OSError as error:
+                self.view.say(
+                    f"{home.shown}: that the job is done cannot be noted ({error.strerror}); "
+                    "the next run would go on from here, and --fresh starts over",
+                    "yellow",
+                )
         else:
             self._say_how_to_go_on(summary, home)
         return summary
@@ -195,7 +204,9 @@ class Session:
             return False
         self.losses += 1
         for node, name in lost.items():
-            self.number = home.started()
+            self.number += 1
+            with contextlib.suppress(OSError):  # a full disk must not end the training for this
+                self.number = home.started()
             self.view.say(f"the launcher of node {node} died of {name}; starting it again", "yellow")
             launch = Launch(
                 environment={

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.report import Failure, JobReport, Outcome, TerminationMessage
+from ddpjob_api.report import Failure, JobReport, Outcome
 from ddpjob_operator.model import Incident, Status, stamp
 from ddpjob_operator.observe import PodView
 
@@ -45,7 +45,7 @@ def account(
     pods = sorted(pods, key=lambda pod: (pod.created, pod.index))
     known: set[str] = set()
     if report is not None:
-        if restarts_of(report) > status.restarts or report.disruptions > status.disruptions:
+        if report.restarts > status.restarts or report.disruptions > status.disruptions:
             # The coordinator has counted something. Pods of that generation that we see ending are part of it.
             generation = max(status.generation, report.generation)
             status = replace(
@@ -53,7 +53,7 @@ def account(
             )
         status = replace(
             status,
-            restarts=max(status.restarts, restarts_of(report)),
+            restarts=max(status.restarts, report.restarts),
             disruptions=max(status.disruptions, report.disruptions),
             generation=max(status.generation, report.generation),
             last_failure=newer(status.last_failure, report.last_failure),
@@ -104,16 +104,11 @@ def account(
         if said is not None and pod.tracked:
             status = replace(
                 status,
-                restarts=max(status.restarts, restarts_of(said)),
+                restarts=max(status.restarts, said.restarts),
                 disruptions=max(status.disruptions, said.disruptions),
                 generation=max(status.generation, said.generation),
             )
     return replace(status, next_incarnation=after)
-
-
-def restarts_of(said: JobReport | TerminationMessage) -> int:
-    """Restarts that were made: a refused configuration is counted by the coordinator and not tried again."""
-    return said.restarts - 1 if said.outcome is Outcome.REFUSED and said.restarts else said.restarts
 
 
 def past_all(pods: Iterable[PodView], after: int) -> int:

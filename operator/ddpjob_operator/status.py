@@ -29,6 +29,8 @@ class Admission:
     message: str = ""
 
 
+OF_WORKERS = frozenset({Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.KILLED, Reason.NO_PROGRESS})
+"""Failures that a restart answers, as long as one is left."""
 ACCEPTED = Admission(reason=Reason.ACCEPTED, message="the spec is valid and its pods can be made")
 
 
@@ -122,10 +124,10 @@ def ending(pods: tuple[PodView, ...], spec: Spec | None) -> Verdict | None:
             return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
         if report.outcome is Outcome.FAILED:
             reason = failure.reason if failure else Reason.PROGRAM_FAILED
-            if report.restarts > spec.recovery.max_restarts:
-                reason = Reason.MAX_RESTARTS_EXCEEDED
-            elif report.disruptions > spec.recovery.max_disruptions:
+            if report.disruptions > spec.recovery.max_disruptions:
                 reason = Reason.MAX_DISRUPTIONS_EXCEEDED
+            elif reason in OF_WORKERS and failure and report.restarts >= spec.recovery.max_restarts:
+                reason = Reason.MAX_RESTARTS_EXCEEDED
             return Verdict(condition=Condition.FAILED, reason=reason, message=words)
     return None
 

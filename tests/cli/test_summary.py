@@ -78,7 +78,7 @@ ENDINGS: list[tuple[Summary, int, list[str]]] = [
         ["refused: NCCL needs a GPU"],
     ),
     (
-        summary(ending(Outcome.FAILED, code=88, failure=RAISED, restarts=4)),
+        summary(ending(Outcome.FAILED, code=88, failure=RAISED, restarts=3)),
         1,
         ["failed: rank 1 (node 1): ValueError: bad sample 17 (train.py:31), exit code 1, restarts 3 of 3"],
     ),

@@ -239,10 +239,10 @@ async def test_a_job_that_finished_while_the_operator_was_down_is_complete_and_n
 @pytest.mark.parametrize(
     ("outcome", "words", "reason"),
     [
-        ("Failed", {"restarts": 4}, "MaxRestartsExceeded"),
+        ("Failed", {"restarts": 3}, "MaxRestartsExceeded"),
         ("Failed", {"disruptions": 101}, "MaxDisruptionsExceeded"),
         ("Failed", {}, "ProgramFailed"),
-        ("Refused", {"restarts": 1}, "ConfigurationRefused"),
+        ("Refused", {}, "ConfigurationRefused"),
     ],
 )
 async def test_a_launchers_verdict_fails_the_job_in_the_programs_words(

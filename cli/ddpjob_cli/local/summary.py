@@ -142,8 +142,7 @@ def summarize(
         progress=latest(first.progress if first else None, last.progress if last else None),
         result=result,
         ddp=(first.ddp if first else None) or (last.ddp if last else None),
-        # The failure that was one too many is counted too, and was followed by no restart.
-        restarts=min(restarts, max_restarts) if outcome is Outcome.FAILED else restarts,
+        restarts=restarts,
         max_restarts=max_restarts,
         disruptions=max(
             [ending.disruptions for ending in told] + ([last.disruptions] if last else []), default=0

@@ -117,10 +117,14 @@ def test_words_and_step_come_from_the_program_and_its_page(tmp_path: Path) -> No
         page[Slot.STEP] = 40
         error = ErrorFile(type="ValueError", message="line one\nline two", location="t.py:1")
         item = worker_exit(rank=3, returncode=1, page=page, error=error, circumstances=NOTHING)
+        gloo = "[/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.1]:1"
+        error = ErrorFile(type="RuntimeError", message=gloo)
+        victim = worker_exit(rank=3, returncode=1, page=page, error=error, circumstances=NOTHING)
         killed = worker_exit(
             rank=3, returncode=-9, page=page, error=None, circumstances=Circumstances(oom=True)
         )
     assert (item.message, item.location, item.step) == ("ValueError: line one", "t.py:1", 40)
+    assert victim.message == "RuntimeError: Connection closed by peer [10.0.0.1]:1"
     assert killed.oom_killed and "memory limit" in killed.message
 
 

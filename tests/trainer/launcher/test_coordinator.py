@@ -9,6 +9,7 @@ from tests.trainer.launcher.world import World, coordinator, hello, worker_exit
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import (
+    Beat,
     Done,
     Failed,
     Finish,
@@ -98,6 +99,20 @@ def test_a_victim_alone_is_blamed_in_the_end() -> None:
     all_stopped(core, 1.1)
     assert set(sent(core.tick(2.1), Start)) == {1, 2}
     assert core.ledger.restarts == 1
+    failure = core.report().last_failure
+    assert failure is not None and failure.rank == 0
+    assert failure.message.startswith("gave up on the other ranks, none of which failed: ")
+
+
+def test_a_rank_that_ended_too_early_is_named_by_those_that_needed_it() -> None:
+    core = running(2)
+    core.received(0.9, 2, Done(generation=1))
+    fail(core, 0, 1.0, cause=Cause.VICTIM)
+    all_stopped(core, 1.1)
+    core.tick(2.1)
+    failure = core.report().last_failure
+    assert failure is not None and failure.rank == 0
+    assert failure.message.startswith("still needed the ranks of node 1, which had ended with exit code 0: ")
 
 
 def test_an_own_failure_outranks_a_lost_launcher() -> None:
@@ -139,6 +154,39 @@ def test_the_failure_after_the_last_restart_ends_the_job_with_the_programs_code_
     codes = {link: message.exit_code for link, message in finishes.items() if isinstance(message, Finish)}
     assert codes == {1: 88, 2: 7}
     assert core.final is not None and core.final.outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_restarts_are_those_that_were_made(allowed: int) -> None:
+    core = running(2, max_restarts=allowed)
+    now = 1.0
+    for made in range(allowed + 1):
+        assert (core.report().restarts, core.report().outcome) == (made, None)
+        fail(core, 1, now, step=made + 1)
+        all_stopped(core, now)
+        now += 1
+    assert core.final is not None
+    assert (core.final.outcome, core.final.restarts, core.report().restarts) == (
+        Outcome.FAILED,
+        allowed,
+        allowed,
+    )
+
+
+def test_what_is_refused_was_not_restarted() -> None:
+    core = running(2)
+    exits = (replace(worker_exit(1, returncode=86), refused=True),)
+    core.received(1.0, 2, Failed(generation=1, exits=exits))
+    all_stopped(core, 1.1)
+    assert core.final is not None
+    assert (core.final.outcome, core.final.restarts, core.report().restarts) == (Outcome.REFUSED, 0, 0)
+
+
+def test_a_coordinator_that_dies_of_its_last_verdict_leaves_it_to_the_next() -> None:
+    core = running(1, max_restarts=0)
+    fail(core, 0, 1.0)
+    beats = sent(all_stopped(core), Beat)
+    assert not beats, "a launcher that hears of the count forgets its failure"
 
 
 def test_a_signal_is_128_plus_its_number() -> None:
@@ -400,7 +448,7 @@ def test_whatever_happens_nothing_is_counted_twice_and_the_job_ends(
     assert world.core.final is not None, "the job never ends"
     assert world.core.ledger.restarts <= len(world.failed_generations)
     if world.core.final.outcome is Outcome.FAILED:
-        assert world.core.ledger.restarts > max_restarts
+        assert world.core.ledger.restarts == max_restarts
     else:
         assert world.core.final.outcome is Outcome.DONE
 

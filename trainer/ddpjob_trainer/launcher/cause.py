@@ -8,6 +8,7 @@ Must not: compare ranks (`halt.py`).
 
 import contextlib
 import json
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,10 @@ PEER_LOST_TEXTS = (
     "Watchdog caught collective operation timeout",
 )
 """Words of torch, gloo and NCCL for a peer that is gone; used where the worker itself did not judge."""
+
+
+TORCH_SOURCE = re.compile(r"\[/[^\]\s]+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
+"""Where in torch's C++ an error was raised, as Gloo puts it before its message: it tells a user nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +112,7 @@ def words(returncode: int, error: ErrorFile | None, *, oom: bool) -> str:
     """The program's last words, or what can be said without them."""
     if error is not None and (error.type or error.message):
         lines = error.message.strip().splitlines()
-        first = lines[0] if lines else ""
+        first = TORCH_SOURCE.sub("", lines[0]) if lines else ""
         if not error.type or first.startswith(error.type):
             return first
         return f"{error.type}: {first}" if first else error.type

@@ -43,7 +43,7 @@ from ddpjob_trainer.launcher.timing import (
     REMIND_SECONDS,
     STOP_FRACTION,
 )
-from ddpjob_trainer.launcher.words import ended, who
+from ddpjob_trainer.launcher.words import MANNER, ended, who
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,7 @@ class Coordinator:
         for item in message.exits:
             self.say(
                 f"generation {message.generation}, rank {item.rank} on {who(member.hello)}: "
-                f"{item.message or 'ended'} ({item.cause.value})"
+                f"{item.message or 'ended'}{MANNER[item.cause]}"
             )
         if message.generation != self.generation or self.state not in {RunState.RUNNING, RunState.STOPPING}:
             return
@@ -386,26 +386,30 @@ class Coordinator:
             self.finish(Outcome.DONE)
             return
         requested = self.job_stop or any(member.leaving for member in self.members)
-        verdict = halt.verdict(requested=requested, at=self.settings.wall())
+        verdict = halt.verdict(
+            requested=requested, at=self.settings.wall(), done=self.members.done_with(self.generation)
+        )
         if not verdict.certain and now < halt.opened + LOST_GRACE_SECONDS:
             return
         charge = verdict.charge
         if charge is Charge.NOTHING and not self.job_stop:
             charge = Charge.DISRUPTION
+        if verdict.refused:
+            charge = Charge.NOTHING  # it is not tried again
         lived = self.reached == 0 and now >= self.began + HEALTHY_SECONDS
         fruitful = self.reached > (self.resume_step or 0) or lived
         self.ledger.enter(verdict, charge, generation=self.generation, fruitful=fruitful, now=now)
-        self.broadcast(self.beat())
         self.say(ended(self.generation, verdict.failure, charge, self.ledger))
         self.halt = None
         if verdict.refused:
             self.finish(Outcome.REFUSED, verdict.failure)
         elif self.ledger.spent:
-            self.say(f"{self.ledger}: the budget is spent")
             self.finish(Outcome.FAILED, verdict.failure)
         elif self.job_stop:
             self.finish(Outcome.STOPPED, verdict.failure)
         else:
+            # A coordinator that comes after this one must not count it again, nor forget it where the job ends here.
+            self.broadcast(self.beat())
             self.state = RunState.WAITING
             self.waiting_since = now
 
@@ -483,7 +487,8 @@ class Coordinator:
             resume_step=self.resume_step,
         )
         origin = "" if self.resume_step is None else f" from step {self.resume_step}"
-        self.say(f"generation {generation} starts{origin}: {self.settings.nodes} nodes, port {port}")
+        nodes = f"{self.settings.nodes} node{'s' if self.settings.nodes > 1 else ''}"
+        self.say(f"generation {generation} starts{origin}: {nodes}, port {port}")
         self.broadcast(start)
 
     # the end

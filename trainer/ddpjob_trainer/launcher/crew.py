@@ -143,7 +143,8 @@ class Crew:
         self._send(signal.SIGTERM, group=True)
         if not await self._all_ended(grace_seconds):
             count = self._send(signal.SIGKILL, group=True)
-            self._sink.say(f"{count} workers did not end within {grace_seconds:.1f} s of SIGTERM: killed")
+            workers = "1 worker" if count == 1 else f"{count} workers"
+            self._sink.say(f"{workers} did not end within {grace_seconds:.1f} s of SIGTERM: killed")
             if not await self._all_ended(KILL_SECONDS):
                 raise Unkillable(
                     f"a worker is still there {KILL_SECONDS:.0f} s after SIGKILL; it waits in the kernel, for a "

@@ -66,8 +66,13 @@ class Halt:
         if failure.rank not in {known.rank for known in self.failures}:
             self.failures.append(failure)
 
-    def verdict(self, *, requested: bool, at: str) -> Verdict:
-        """Who ended this generation; `requested`: somebody asked for the stop, which is nobody's failure."""
+    def verdict(self, *, requested: bool, at: str, done: tuple[int, ...] = ()) -> Verdict:
+        """Who ended this generation.
+
+        Args:
+            requested: somebody asked for the stop, which is nobody's failure.
+            done: nodes whose ranks had all ended with 0.
+        """
         if self.failures:
             first, *others = sorted(
                 self.failures, key=lambda failure: failure.reason is not Reason.CONFIGURATION_REFUSED
@@ -82,7 +87,9 @@ class Halt:
         if requested:
             return Verdict(charge=Charge.NOTHING)
         if self.victims:
-            return Verdict(charge=Charge.RESTART, failure=self.victims[0], certain=False)
+            return Verdict(
+                charge=Charge.RESTART, failure=without_culprit(self.victims[0], done), certain=False
+            )
         return Verdict(charge=Charge.NOTHING, certain=False)
 
 
@@ -103,6 +110,16 @@ def failure_of(item: WorkerExit, of: Hello, *, generation: int, at: str) -> Fail
         generation=generation,
         at=at,
     )
+
+
+def without_culprit(victim: Failure, done: tuple[int, ...]) -> Failure:
+    """The failure of a rank that lost the others although none of them failed: it is a witness, and said to be one."""
+    if done:
+        nodes = f"node{'s' if len(done) > 1 else ''} {', '.join(map(str, done[:16]))}"
+        why = f"still needed the ranks of {nodes}, which had ended with exit code 0"
+    else:
+        why = "gave up on the other ranks, none of which failed"
+    return replace(victim, message=f"{why}: {victim.message}"[:1024])
 
 
 def loss_of(of: Hello, *, generation: int, at: str) -> Failure:

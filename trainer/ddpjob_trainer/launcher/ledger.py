@@ -21,6 +21,9 @@ class Ledger:
     max_restarts: int
     max_disruptions: int
     restarts: int = 0
+    """Restarts that followed a failure; never more than `max_restarts`."""
+    exhausted: bool = False
+    """A failure found no restart left."""
     disruptions: int = 0
     judged: int = 0
     """The newest generation whose end is in the counts."""
@@ -36,7 +39,7 @@ class Ledger:
     @property
     def spent(self) -> bool:
         """Whether the budget is used up."""
-        return self.restarts > self.max_restarts or self.disruptions > self.max_disruptions
+        return self.exhausted or self.disruptions > self.max_disruptions
 
     def learn(self, hello: Hello) -> None:
         """Take the highest counts that anybody knows."""
@@ -49,7 +52,8 @@ class Ledger:
 
     def enter(self, verdict: Verdict, charge: Charge, *, generation: int, fruitful: bool, now: float) -> None:
         """Count the end of a generation, and set the back-off; `fruitful`: it made a step."""
-        self.restarts += charge is Charge.RESTART
+        if charge is Charge.RESTART:
+            self.restart()
         self.disruptions += charge is Charge.DISRUPTION
         self.judged = generation
         self.uncounted.clear()
@@ -66,17 +70,18 @@ class Ledger:
         self.uncounted.clear()
         if not found:
             return None
-        self.restarts += 1
+        self.restart()
         self.judged = newest
         self.keep(found[0])
         return found[0]
 
+    def restart(self) -> None:
+        """Take one restart, if one is left."""
+        if self.restarts < self.max_restarts:
+            self.restarts += 1
+        else:
+            self.exhausted = True
+
     def keep(self, failure: Failure | None) -> None:
         if failure is not None:
             self.failures = [*self.failures, failure][-KEPT_FAILURES:]
-
-    def __str__(self) -> str:
-        return (
-            f"{self.restarts} restarts (maxRestarts {self.max_restarts}), "
-            f"{self.disruptions} disruptions (maxDisruptions {self.max_disruptions})"
-        )

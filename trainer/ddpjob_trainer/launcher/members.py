@@ -85,6 +85,10 @@ class Members:
     def all_done(self, generation: int) -> bool:
         return len(self.by_node) == self.expected and all(m.done == generation > 0 for m in self)
 
+    def done_with(self, generation: int) -> tuple[int, ...]:
+        """Nodes whose workers of a generation all ended with 0."""
+        return tuple(member.node for member in self if member.done == generation > 0)
+
     @property
     def common_checkpoint(self) -> int | None:
         """The newest step that every node has."""

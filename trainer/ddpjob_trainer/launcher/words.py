@@ -5,9 +5,12 @@ Must not: hold a fact that is not in its arguments.
 """
 
 from ddpjob_api.messages import Finish, Hello
-from ddpjob_api.report import Failure, Outcome
+from ddpjob_api.report import Cause, Failure, Outcome
 from ddpjob_trainer.launcher.halt import Charge
 from ddpjob_trainer.launcher.ledger import Ledger
+
+MANNER = {Cause.OWN: "", Cause.VICTIM: " (it lost its peers)", Cause.KILLED: " (ended by its launcher)"}
+"""What is added to a worker's last words."""
 
 
 def who(hello: Hello) -> str:
@@ -27,16 +30,25 @@ def blame(failure: Failure | None) -> str:
     )
     place = " on ".join(part for part in (failure.pod, failure.host_node) if part)
     where = f" ({failure.location})" if failure.location else ""
-    also = f"; also ranks {', '.join(map(str, failure.also))}" if failure.also else ""
+    also = (
+        f"; also rank{'s' if len(failure.also) > 1 else ''} {', '.join(map(str, failure.also))}"
+        if failure.also
+        else ""
+    )
     return f"{name}{f' ({place})' if place else ''}: {failure.message}{where}{also}"
 
 
 def ended(generation: int, failure: Failure | None, charge: Charge, ledger: Ledger) -> str:
     """One line about the end of a generation, and what it was counted as."""
     cause = f": {blame(failure)}" if failure is not None else ""
+    restarts, disruptions = ledger.max_restarts, ledger.max_disruptions
     counted = {
-        Charge.RESTART: f"; restart {ledger.restarts} of {ledger.max_restarts}",
-        Charge.DISRUPTION: f"; disruption {ledger.disruptions} of {ledger.max_disruptions}",
+        Charge.RESTART: f"; restart {ledger.restarts} of {restarts}"
+        if not ledger.exhausted
+        else f"; no restart is left of recovery.maxRestarts {restarts}",
+        Charge.DISRUPTION: f"; disruption {ledger.disruptions} of {disruptions}"
+        if ledger.disruptions <= disruptions
+        else f"; more disruptions than recovery.maxDisruptions {disruptions}",
         Charge.NOTHING: "",
     }[charge]
     return f"generation {generation} ended{cause}{counted}"
@@ -53,4 +65,5 @@ def outcome(finish: Finish, nodes: int) -> str:
         case Outcome.REFUSED:
             return f"the configuration was refused: {blame(failure)}"
         case Outcome.FAILED:
-            return f"failed after {finish.restarts} restart{'' if finish.restarts == 1 else 's'}: {blame(failure)}"
+            after = f" after {finish.restarts} restart{'' if finish.restarts == 1 else 's'}"
+            return f"failed{after if finish.restarts else ''}: {blame(failure)}"

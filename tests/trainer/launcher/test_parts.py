@@ -12,6 +12,7 @@ from ddpjob_api.codec import load
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import Start
 from ddpjob_api.names import TORCHRUN_ENV, LauncherEnv, WorkerEnv
+from ddpjob_api.page import Slot
 from ddpjob_api.report import (
     MAX_TERMINATION_BYTES,
     Failure,
@@ -24,8 +25,41 @@ from ddpjob_trainer.launcher.config import Config, Unusable, address, read
 from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import MAX_PIECE_BYTES, Splitter
+from ddpjob_trainer.launcher.progress import Gauge
 from ddpjob_trainer.launcher.rendezvous import free_port
 from ddpjob_trainer.launcher.termination import fit
+from ddpjob_trainer.page import Page
+
+LOOKS: list[tuple[str, list[tuple[float, int, int, int]], float | None, float | None]] = [
+    # (seconds, GENERATION_STEPS, STEP, SAMPLES of one of two ranks), …: samples per second of the job, seconds left
+    ("a first step took long, and says nothing", [(0, 0, 0, 0), (20, 1, 1, 32)], None, None),
+    ("from then on it counts", [(0, 0, 0, 0), (20, 1, 1, 32), (21, 11, 11, 352)], 640.0, 8.9),
+    ("resumed steps were not made here", [(0, 0, 50, 0), (9, 1, 51, 32), (11, 5, 55, 160)], 128.0, 22.5),
+    ("steps longer than the window", [(0, 1, 1, 32), (60, 2, 2, 64), (119, 2, 2, 64)], 1.067, 5880.0),
+    ("a step that does not come", [(0, 1, 1, 32), (1, 2, 2, 64), (100, 2, 2, 64)], 0.64, 9800.0),
+    (
+        "old looks are forgotten",
+        [(0, 1, 1, 10), (50, 2, 2, 20), (90, 3, 3, 30), (91, 13, 13, 130)],
+        5.366,
+        324.3,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("looks", "rate", "eta"), [case[1:] for case in LOOKS], ids=[case[0] for case in LOOKS]
+)
+def test_rates_are_of_steps_that_were_made_here(
+    tmp_path: Path, looks: list[tuple[float, int, int, int]], rate: float | None, eta: float | None
+) -> None:
+    page = Page(tmp_path / "page", create=True)
+    gauge = Gauge(world_size=2)
+    page[Slot.TOTAL_STEPS] = 100
+    for at, own, step, samples in looks:
+        page[Slot.GENERATION_STEPS], page[Slot.STEP], page[Slot.SAMPLES] = own, step, samples
+        gauge.read(page, at)
+    assert (gauge.progress.samples_per_second, gauge.progress.eta) == (rate, eta)
+    page.close()
 
 
 def through(chunks: list[bytes]) -> list[bytes]:

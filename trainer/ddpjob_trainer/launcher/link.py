@@ -21,9 +21,9 @@ from ddpjob_api.messages import (
     prove,
 )
 from ddpjob_trainer.launcher.timing import (
+    ALONE_SECONDS,
     AUTHENTICATION_SECONDS,
     CONNECT_SECONDS,
-    LOST_GRACE_SECONDS,
     RECONNECT_FIRST_SECONDS,
     RECONNECT_MAX_SECONDS,
     REFUSED_RETRY_SECONDS,
@@ -97,7 +97,7 @@ class Link:
                 wait = REFUSED_RETRY_SECONDS
             except (OSError, TimeoutError) as error:
                 reason = str(error) or "no answer"
-                if loop.time() - alone_since >= LOST_GRACE_SECONDS:
+                if loop.time() - alone_since >= ALONE_SECONDS:
                     self._once(f"no coordinator at {self._host}:{self._port}: {reason}")
             await asyncio.sleep(wait * jitter())
             wait = min(wait * 2, RECONNECT_MAX_SECONDS)

@@ -1,6 +1,7 @@
 """How far the training is, read from a rank's page: the numbers of `Progress`, rates over a sliding window.
 
-Why apart: status, termination message and command line show the same numbers. Must not: read a page that belongs to
+Why apart: status, termination message and command line show the same numbers. Rates leave out everything before the
+first step of a generation: starting, loading and the warm-up of the first step say nothing of the time that is left. Must not: read a page that belongs to
 another generation than the samples before it without starting anew (`begin`).
 """
 
@@ -29,6 +30,7 @@ class Gauge:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._window: deque[Sample] = deque()
+        """Looks at which something had moved, the newest last; the first is at or after the generation's first step."""
         self.progress = Progress()
         """As last read; it outlives the page."""
         self.ddp: InEffect | None = None
@@ -41,9 +43,8 @@ class Gauge:
     def read(self, page: Page, now: float) -> None:
         """Take one look at the page."""
         sample = Sample(at=now, step=page[Slot.STEP], samples=page[Slot.SAMPLES])
-        self._window.append(sample)
-        while self._window[0].at < now - RATE_WINDOW_SECONDS:
-            self._window.popleft()
+        if page[Slot.GENERATION_STEPS] > 0:
+            self._add(sample)
         facts = page.facts()
         result = facts.get(Fact.RESULT)
         if isinstance(result, dict):
@@ -62,26 +63,44 @@ class Gauge:
             total_steps=total,
             epoch=whole(page[Slot.EPOCH]),
             loss=finite(page[Slot.LOSS]) if step or page[Slot.BACKWARDS] else None,
-            samples_per_second=self._samples_per_second(),
-            eta=self._eta(step, total),
+            samples_per_second=self._samples_per_second(now),
+            eta=self._eta(step, total, now),
             checkpoint_step=whole(page[Slot.CHECKPOINT_STEP]),
             micro_batches=int(page[Slot.MICRO_BATCHES]),
             samples=int(page[Slot.SAMPLES]),
         )
 
-    def _samples_per_second(self) -> float | None:
-        """Of the whole job: every rank takes an equal share."""
-        first, last = self._window[0], self._window[-1]
-        if last.at <= first.at or last.samples <= 0:
-            return None
-        return round((last.samples - first.samples) / (last.at - first.at) * self._world_size, 3)
+    def _add(self, sample: Sample) -> None:
+        window = self._window
+        if window and (sample.at <= window[-1].at or same(sample, window[-1])):
+            return
+        window.append(sample)
+        # One look before the window stays, so that steps that take longer than it have a rate too.
+        while len(window) > 2 and window[1].at < sample.at - RATE_WINDOW_SECONDS:
+            window.popleft()
 
-    def _eta(self, step: int, total: int | None) -> float | None:
+    def _seconds(self, now: float) -> float:
+        """The time in which the window's steps were made; one that is overdue counts up to now."""
         first, last = self._window[0], self._window[-1]
-        made = last.step - first.step
-        if total is None or made <= 0 or last.at <= first.at:
+        each = (last.at - first.at) / (len(self._window) - 1)
+        return (now if now - last.at > 2 * each else last.at) - first.at
+
+    def _samples_per_second(self, now: float) -> float | None:
+        """Of the whole job: every rank takes an equal share."""
+        if len(self._window) < 2:
             return None
-        return round(max(total - step, 0) * (last.at - first.at) / made, 1)
+        made = self._window[-1].samples - self._window[0].samples
+        return round(made / self._seconds(now) * self._world_size, 3) if made > 0 else None
+
+    def _eta(self, step: int, total: int | None, now: float) -> float | None:
+        if len(self._window) < 2 or total is None:
+            return None
+        made = self._window[-1].step - self._window[0].step
+        return round(max(total - step, 0) * self._seconds(now) / made, 1) if made > 0 else None
+
+
+def same(one: Sample, other: Sample) -> bool:
+    return (one.step, one.samples) == (other.step, other.samples)
 
 
 def whole(value: float) -> int | None:

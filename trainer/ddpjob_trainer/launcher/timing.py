@@ -13,6 +13,8 @@ CONNECT_SECONDS = 5.0
 RECONNECT_FIRST_SECONDS = 0.1
 RECONNECT_MAX_SECONDS = 2.0
 """Back-off of a launcher that looks for its coordinator."""
+ALONE_SECONDS = 5.0
+"""A launcher without a coordinator says so after this; at every start one of them is first."""
 REFUSED_RETRY_SECONDS = 2.0
 """Between two tries of a launcher whose coordinator refused it."""
 

@@ -208,10 +208,22 @@ def failed(error: BaseException, running: worker.Worker | None) -> int:
         print(f"[ddpjob] refused: {error}", file=sys.stderr)
         return Exit.REFUSED
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
-    sys.excepthook(type(error), error, error.__traceback__)
+    if (
+        running
+        and error_file.peer_gone(error)
+        and getattr(sys.excepthook, "__module__", None) in PRINTING_HOOKS
+    ):
+        # After the culprit's traceback one of every other rank would bury it; the error file has it.
+        print(f"[ddpjob] ended with its peers: {error_file.line(error)}", file=sys.stderr)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
         return exit_code(-signal.SIGINT)
     return Exit.REFUSED if error_file.refused(error) else 1
+
+
+PRINTING_HOOKS = frozenset({"sys", "torch.distributed.distributed_c10d"})
+"""Where exception hooks come from that only print; a program's own is always called."""
 
 
 def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:

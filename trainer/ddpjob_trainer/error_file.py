@@ -32,6 +32,11 @@ PEER_LOST = re.compile(
 )
 """Texts of Gloo, NCCL and the TCP store for a peer that is gone or late (torch 2.13 to 2.15)."""
 
+LATE = re.compile(r"tim(?:ed|e) ?out|clients joined|Watchdog caught collective", re.IGNORECASE)
+
+SOURCE = re.compile(r"\[/[^\]\s]+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
+"""Where in torch's C++ the error was raised."""
+
 TORCHS = re.compile(r"gloo|nccl|c10d|TCPStore|/torch/", re.IGNORECASE)
 
 
@@ -81,6 +86,18 @@ def refused(error: BaseException) -> bool:
 def peer_lost(error: BaseException) -> bool:
     """Whether the error, or one that led to it, says that another rank is gone or late."""
     return any(speaks_of_peer(each) for each in chain(error))
+
+
+def peer_gone(error: BaseException) -> bool:
+    """Whether another rank has ended; one that is only late may be a hang, of which no other rank will tell."""
+    return peer_lost(error) and not any(LATE.search(str(each)) for each in chain(error))
+
+
+def line(error: BaseException) -> str:
+    """`RuntimeError: Connection closed by peer [10.0.0.7]:4711 (train.py:31)`."""
+    said = SOURCE.sub("", str(error)).strip().splitlines()
+    at = where.raised_at(error.__traceback__)
+    return f"{type(error).__name__}: {said[0] if said else ''}{f' ({at})' if at else ''}"
 
 
 def speaks_of_peer(error: BaseException) -> bool:

@@ -169,6 +169,36 @@ def test_the_error_file_has_the_programs_own_words_and_line(
     assert (rank.error["ddpjob"]["peerLost"], rank.error["ddpjob"]["refused"]) == (False, False)
 
 
+GONE = "RuntimeError('[/w/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.7]:4711')"
+LATE = (
+    "RuntimeError('[/w/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation')"
+)
+HOOK = "import sys\nsys.excepthook = lambda *error: print('the hook of the program', file=sys.stderr)\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "traceback"),
+    [
+        (
+            f"raise {GONE}",
+            "[ddpjob] ended with its peers: RuntimeError: Connection closed by peer [10.0.0.7]:4711 (train.py:1)\n",
+            False,
+        ),
+        (f"raise {LATE}", "Timed out waiting 6000ms", True),
+        (f"{HOOK}raise {GONE}", "the hook of the program", False),
+        ("raise ConnectionResetError('Connection reset by peer')", "Connection reset by peer", True),
+    ],
+)
+def test_a_rank_whose_peer_is_gone_says_so_in_a_line(
+    program: str, said: str, traceback: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(program)
+    [rank] = run(tmp_path, ["train.py"], world_size=1)
+    assert rank.returncode == 1
+    assert said in rank.stderr
+    assert ("Traceback" in rank.stderr) is traceback
+
+
 def test_an_option_of_the_interpreter_is_refused_in_words(tmp_path: Path) -> None:
     [rank] = run(tmp_path, ["-u", "train.py"], world_size=1)
     assert rank.returncode == 86

@@ -1,5 +1,6 @@
 """The whole line on a real cluster: Helm install, apply, train, look, suspend, resume, delete."""
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,9 @@ from tests.cluster.harness.cluster import Cluster
 from tests.cluster.installation import Installation
 from tests.cluster.jobs import Job, condition, example, script_job, submit, wait_gone
 from tests.cluster.prometheus import Prometheus
+
+from ddpjob_api.codec import parse_spec
+from ddpjob_api.plan import plan
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -176,7 +180,7 @@ def test_a_node_with_eight_gpus_gets_eight_ranks(installation: Installation) -> 
             trainer = next(c for c in pod["spec"]["containers"] if c["name"] == "trainer")
             assert trainer["resources"]["limits"]["nvidia.com/gpu"] == "8"
             spec = next(v["value"] for v in trainer["env"] if v["name"] == "DDPJOB_SPEC")
-            assert '"nvidia.com/gpu"' in spec
+            assert plan(parse_spec(json.loads(spec))).world_size == 8, "the launcher starts eight ranks"
             job.delete()
     finally:
         cluster.remove_fake_node("gpu-node")

@@ -24,6 +24,11 @@ MARK = "[ddpjob] "
 SAID_BY_RANK = re.compile(r"^\[rank \d+\] \[ddpjob\] (override|warning)")
 """What every rank says of the settings; shown once, from the report. The node's log has each rank's."""
 
+SAID_AT_THE_END = re.compile(
+    r"^\[ddpjob\] (done: all workers|failed(:| after)|the configuration was refused: |stopped on request$)"
+)
+"""What every launcher says last; our own last line says it once. The nodes' logs have theirs."""
+
 
 class Output:
     """A stream that may go away: writing to it never fails, and `gone` says that it did."""
@@ -116,6 +121,8 @@ class View:
     def line(self, node: int, text: str) -> None:
         """A line of a launcher: its own, shown with its node, or a worker's with its rank before it."""
         if text.startswith(MARK):
+            if SAID_AT_THE_END.match(text):
+                return
             self._print(Text(f"[node {node}] {text.removeprefix(MARK)}", style="dim"))
             return
         if SAID_BY_RANK.match(text):

@@ -200,7 +200,7 @@ def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(job: MakeJob,
     run = job(2, script(20, faults=faults, state=str(tmp_path)), recovery={"gracePeriodSeconds": 1})
     launchers = run.launch_all()
     assert [each.code() for each in launchers] == [0, 0]
-    assert "1 workers did not end within 1.0 s of SIGTERM: killed" in launchers[0].output
+    assert "1 worker did not end within 1.0 s of SIGTERM: killed" in launchers[0].output
     assert "rank 1 of node 1 (test-1): ValueError" in launchers[0].output
 
 

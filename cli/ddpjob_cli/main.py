@@ -38,6 +38,7 @@ Exit codes:
    86  refused: the configuration cannot work
    87  hung
   130  killed by a second Ctrl-C
+  141  nobody reads standard output any more
   otherwise that of the rank to blame (128 + signal where it died of one)"""
 
 FILE = click.argument("file", metavar="FILE")
@@ -261,6 +262,10 @@ def guarded(invocation: Invocation) -> int:
     except (click.Abort, KeyboardInterrupt):
         return ending(invocation, "Killed", KILLED, "interrupted")
     except BrokenPipeError:
+        raise
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # click's own way out, with 1: our "refused"
+            raise error.__context__ from None
         raise
     except Exception as error:
         traceback.print_exc()

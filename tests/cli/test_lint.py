@@ -1,13 +1,14 @@
 """`ddpjob lint`: each row of the rules with its line, exit codes, and the JSON that editors and CI read."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.jobs import TASK, ddpjob, write
+from tests.cli.jobs import COMMAND, TASK, ddpjob, write
 
 from ddpjob_api.rules import RULES, Verdict
 from ddpjob_cli.errors import Unusable
@@ -187,6 +188,15 @@ def test_a_wrong_version_is_a_problem_and_not_a_foreign_kind(tmp_path: Path) -> 
         in result.stdout
     )
     assert result.exit_code == 1
+
+
+def test_a_reader_that_is_gone_is_not_taken_for_a_refusal(tmp_path: Path) -> None:
+    command = [*COMMAND, "lint", str(write(tmp_path, {"command": ["true"]}))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as lint:
+        assert lint.stdout is not None and lint.stderr is not None
+        lint.stdout.close()
+        errors = lint.stderr.read()
+    assert (lint.returncode, errors) == (141, "")
 
 
 def test_the_command_prints_no_colours_into_a_pipe_and_no_traceback(tmp_path: Path) -> None:

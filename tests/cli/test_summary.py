@@ -172,6 +172,14 @@ def test_missing_nodes_are_named_with_their_ranks(nodes: tuple[int, ...], ranks:
     assert words.missing(report(missing_nodes=nodes, ranks=ranks)) == expected
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.021312, "0.02131"), (1234.4, "1234"), (120.0, "120"), (1e308, "1e+308"), (-2.5e15, "-2.5e+15")],
+)
+def test_numbers(value: float, expected: str) -> None:
+    assert words.number(value) == expected
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(7.6, "8 s"), (200, "3 min 20 s"), (7530, "2 h 5 min")])
 def test_durations(seconds: float, expected: str) -> None:
     assert words.duration(seconds) == expected

@@ -119,7 +119,7 @@ def number(value: float) -> str:
     """Up to four significant digits, as a person writes them: 0.02131, 1234, 120."""
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def size(number_of_bytes: int) -> str:

@@ -29,7 +29,10 @@ def caller() -> str:
 
 
 def raised_at(trace: TracebackType | None) -> str:
-    """`file:line` of the innermost user's code in a traceback; the innermost of all where none is the user's."""
+    """`file:line` of the innermost user's code in a traceback; the innermost of all where none is the user's.
+
+    Empty where that is code of the interpreter itself (runpy), which is no place to look at.
+    """
     users = last = ""
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -37,7 +40,7 @@ def raised_at(trace: TracebackType | None) -> str:
         if is_users(code, trace.tb_frame.f_globals.get("__name__")):
             users = last
         trace = trace.tb_next
-    return users or last
+    return users or ("" if last.startswith("<frozen ") else last)
 
 
 def is_users(code: CodeType, module: object) -> bool:

@@ -107,15 +107,28 @@ TASK_TEXT = """\
 `task`, `script` and `command` exclude each other. How a Task is written: [writing a task](writing-a-task.md).
 """
 
+CHECKPOINT_TEXT = """\
+Without this section nothing is saved, and a restart begins anew. `everySteps`, `everySeconds` and `keep` are for our own
+loop; a script saves by itself, into `DDPJOB_CHECKPOINT_DIR`.
+
+In a cluster, name a claim: a node's own copy survives a restart of the ranks, but not its pod. Where a pod is replaced,
+or the job is suspended, a job without a claim begins anew. `ddpjob run` keeps all copies in its directory.
+"""
+
 REST_TEXT = """\
 Fields that speak of pods (image, workspace, placement, template …) have no meaning in `ddpjob run`, which names them
 and goes on.
+
+`template` is laid over the operator's pod. Maps are merged; containers, volumes and variables are merged by name (ours
+is the container `trainer`); other lists are appended; single values are the template's. Ours stay: labels, annotations,
+variables of the launcher, volumes and mount paths that the pod has already. `ddpjob lint` and `kubectl apply` do not
+look into it: what is refused there ends the job with InvalidSpec.
 """
 
 RULES_TEXT = """\
 One table ([api/ddpjob_api/rules.py](../api/ddpjob_api/rules.py)) judges settings everywhere: `kubectl apply` (rows
 marked apply), `ddpjob lint` and the operator (marked lint), and the training process, which knows the device and the
-model (marked run). **Refuse**: the job does not run. **Warn**: it runs, and it costs something. **Handle**: it would
+model (marked run; `claim-read-write-once` is the operator's, before the first pod). **Refuse**: the job does not run. **Warn**: it runs, and it costs something. **Handle**: it would
 fail, and we do what makes it work.
 """
 
@@ -143,7 +156,7 @@ def settings_page() -> str:
         TASK_TEXT,
         table_of(Task, ("task",), schema),
         "## `spec.checkpoint`: what is saved\n",
-        "Without this section nothing is saved, and a restart begins anew.\n",
+        CHECKPOINT_TEXT,
         table_of(Checkpoint, ("checkpoint",), schema),
         "## `spec.recovery`: what is survived\n",
         table_of(Recovery, ("recovery",), schema),

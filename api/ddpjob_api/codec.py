@@ -6,6 +6,7 @@ differently. Must not: stop at the first problem, or judge combinations (`rules.
 
 import dataclasses
 import difflib
+import json
 import re
 import types
 import typing
@@ -21,6 +22,10 @@ from ddpjob_api.spec import API_VERSION, KIND, DDPJob, Metadata, Spec
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
+MAX_CARRIED_BYTES = 96 * 1024
+"""Of 128 KiB that Linux allows for one string of an environment (MAX_ARG_STRLEN)."""
+NOT_CARRIED = ("env", "envFrom", "template")
+"""Fields of a spec that can be large and do not travel in it."""
 UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")
 
 
@@ -139,7 +144,22 @@ def render(value: Any) -> Any:
 def decode_spec(document: object, problems: list[Problem]) -> Spec | None:
     """A `spec`, whose strings become arguments, variables and file names of programs: not every string can."""
     problems += unspeakable(document, ("spec",))
+    problems += too_large(document)
     return decode(Spec, document, ("spec",), problems)
+
+
+def too_large(document: object) -> Iterator[Problem]:
+    """A spec that does not fit into the variable in which it travels to the launchers."""
+    if not isinstance(document, Mapping):
+        return
+    carried = {name: value for name, value in document.items() if name not in NOT_CARRIED}
+    size = len(json.dumps(carried, skipkeys=True, default=str))
+    if size > MAX_CARRIED_BYTES:
+        message = (
+            f"{size} bytes as JSON without {', '.join(NOT_CARRIED)}; at most {MAX_CARRIED_BYTES}, because it travels to "
+            "the launchers in one environment variable; put what is long into a file"
+        )
+        yield Problem(path=("spec",), message=message)
 
 
 def unspeakable(value: object, path: Path) -> Iterator[Problem]:
@@ -153,7 +173,9 @@ def unspeakable(value: object, path: Path) -> Iterator[Problem]:
         for index, item in enumerate(value):
             yield from unspeakable(item, (*path, index))
     elif isinstance(value, str) and UNSPEAKABLE.search(value):
-        message = f"{show(value)} has a character (NUL, or half of a surrogate pair) that no program can be given"
+        message = (
+            f"{show(value)} has a character (NUL, or half of a surrogate pair) that no program can be given"
+        )
         yield Problem(path=path, message=f"{message}; take it out")
 
 

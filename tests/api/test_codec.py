@@ -52,11 +52,17 @@ def problems(doc: object) -> list[str]:
         ({"script": {"args": ["a.py", "\ud800"]}}, r"spec.script.args[1]: '\ud800' has a character"),
         ({"env": [{"name": "A", "value": "\0"}]}, r"spec.env[0].value: '\x00' has a character"),
         ({"task": {"entrypoint": "a:b", "globalBatchSize": 8, "params": {"x": [{"y": "\0"}]}}}, "spec.task.params.x[0].y: "),
+        ({"command": ["sh", "-c", "x" * 100_000]}, "spec: 1000"),
         ({"ddp": None, "checkpoint": 3}, "spec.checkpoint: expected an object, found a number (3)"),
     ],
 )  # fmt: skip
 def test_a_problem_names_the_field_and_what_was_expected(spec: dict[str, Any], expected: str) -> None:
     assert any(found.startswith(expected) for found in problems(document(**spec))), problems(document(**spec))
+
+
+def test_what_does_not_travel_may_be_large() -> None:
+    big = [{"name": f"A{number}", "value": "x" * 32_000} for number in range(8)]
+    assert problems(document(env=big)) == []
 
 
 def test_all_problems_are_named_at_once() -> None:

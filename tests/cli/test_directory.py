@@ -1,6 +1,7 @@
 """Whether a run goes on or starts anew, decided from what the last one left."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,16 @@ def job(**spec: Any) -> DDPJob:
     return parse(document({"nodes": 2, "task": TASK, "checkpoint": {"everySteps": 5}, **spec}))
 
 
+def write(checkpoint: Path) -> None:
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.pt").write_text("state")
+    (checkpoint / "manifest.json").write_text('{"files": {"state.pt": {"size_bytes": 5, "sha256": ""}}}')
+
+
 def save(folder: Path, *steps: int, nodes: tuple[int, ...] = (0, 1)) -> None:
     for node in nodes:
         for step in steps:
-            (folder / f"node-{node}" / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+            write(folder / f"node-{node}" / "checkpoints" / f"step-{step:08d}")
 
 
 def begin(folder: Path, which: DDPJob, *, fresh: bool = False, done: bool = False) -> str | None:
@@ -44,6 +51,23 @@ def test_an_unfinished_run_goes_on_from_the_newest_step_that_every_node_has(tmp_
     (tmp_path / "node-0" / "checkpoints" / "step-00000020.tmp-7").mkdir()
     (tmp_path / "node-0" / "checkpoints" / "step-00000020.damaged").mkdir()
     assert begin(tmp_path, job()) == "resuming from step 10; --fresh starts over"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no manifest", "half a manifest", "another's manifest"])
+def test_a_checkpoint_that_no_launcher_would_take_is_not_announced(tmp_path: Path, damage: str) -> None:
+    begin(tmp_path, job())
+    save(tmp_path, 5, 10)
+    newest = tmp_path / "node-1" / "checkpoints" / "step-00000010"
+    if damage == "truncated":
+        (newest / "state.pt").write_text("st")
+    elif damage == "no manifest":
+        (newest / "manifest.json").unlink()
+    else:
+        (newest / "manifest.json").write_text('{"files": ' if damage == "half a manifest" else "[]")
+    assert begin(tmp_path, job()) == "resuming from step 5; --fresh starts over"
+    shutil.rmtree(tmp_path / "node-1" / "checkpoints" / "step-00000005")
+    said = begin(tmp_path, job())
+    assert said == "no checkpoint of the earlier run is complete on every node; the training begins anew"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +124,7 @@ def test_what_does_not_touch_the_state_may_change(tmp_path: Path, change: dict[s
 def test_nodes_with_one_shared_directory_may_change_in_number(tmp_path: Path) -> None:
     shared = {"persistentVolumeClaim": "claim"}
     begin(tmp_path, job(checkpoint=shared))
-    (tmp_path / "checkpoints" / "step-00000005").mkdir(parents=True)
+    write(tmp_path / "checkpoints" / "step-00000005")
     assert begin(tmp_path, job(checkpoint=shared, nodes=3)) == "resuming from step 5; --fresh starts over"
 
 

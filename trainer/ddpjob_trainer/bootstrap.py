@@ -32,7 +32,7 @@ from ddpjob_api.exits import Exit, exit_code
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_trainer import error_file, instrumentation, worker
-from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.errors import Refused, TrainerError
 from ddpjob_trainer.page import BadPage
 
 PR_SET_PDEATHSIG = 1
@@ -207,6 +207,10 @@ def failed(error: BaseException, running: worker.Worker | None) -> int:
     if isinstance(error, Refused):
         print(f"[ddpjob] refused: {error}", file=sys.stderr)
         return Exit.REFUSED
+    if isinstance(error, TrainerError):
+        # It says all there is to know; where our loop found it helps nobody.
+        print(f"[ddpjob] {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if (
         running

@@ -142,6 +142,10 @@ class JobDirectory:
         step = self.newest_step()
         if step is not None:
             return Beginning(sentence=f"resuming from step {step}; --fresh starts over", step=step)
+        if self.job.spec.task is not None:
+            return Beginning(
+                sentence="no checkpoint of the earlier run is complete on every node; the training begins anew"
+            )
         return Beginning(
             sentence=f"the earlier run did not finish; the program finds what it saved in {shown(kept[0])}; "
             "--fresh starts over"
@@ -216,8 +220,10 @@ class JobDirectory:
         common: set[int] | None = None
         for node in range(self.nodes):
             folder = self.checkpoints(node)
-            names = (STEP.match(entry.name) for entry in folder.iterdir()) if folder.is_dir() else ()
-            steps = {int(match[1]) for match in names if match}
+            found = sorted(folder.iterdir()) if folder.is_dir() else []
+            steps = {
+                int(match[1]) for entry in found if (match := STEP.match(entry.name)) and is_complete(entry)
+            }
             common = steps if common is None else common & steps
         return max(common, default=None) if common else None
 
@@ -262,6 +268,15 @@ def shown(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Whether every file that its manifest names has its size, as the launchers ask before they resume from it."""
+    try:
+        files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+        return all((checkpoint / name).stat().st_size == file["size_bytes"] for name, file in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def is_whole(value: object) -> TypeGuard[int]:

@@ -199,6 +199,17 @@ def test_a_rank_whose_peer_is_gone_says_so_in_a_line(
     assert ("Traceback" in rank.stderr) is traceback
 
 
+def test_what_the_loop_found_is_a_sentence_and_not_its_insides(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from ddpjob_trainer.errors import Diverged\nraise Diverged('lower the learning rate')"
+    )
+    [rank] = run(tmp_path, ["train.py"], world_size=1)
+    assert rank.returncode == 1
+    assert rank.stderr.endswith("[ddpjob] Diverged: lower the learning rate\n")
+    assert "Traceback" not in rank.stderr
+    assert rank.error["ddpjob"]["type"] == "Diverged"
+
+
 def test_an_option_of_the_interpreter_is_refused_in_words(tmp_path: Path) -> None:
     [rank] = run(tmp_path, ["-u", "train.py"], world_size=1)
     assert rank.returncode == 86

@@ -75,12 +75,12 @@ async def admit(
 
 
 async def is_read_write_once(client: Client, job: JobView, claim: str) -> bool:
-    """Whether a claim exists and can be mounted by one node only."""
+    """Whether a claim exists and cannot be written from several nodes."""
     body = await client.get(CLAIMS, job.key.namespace, claim)
     if body is None:
         return False  # the scheduler will say so
     modes: list[Any] = (body.get("spec") or {}).get("accessModes") or []
-    return bool(modes) and not {"ReadWriteMany", "ReadOnlyMany"} & set(modes)
+    return bool(modes) and "ReadWriteMany" not in modes
 
 
 async def ensure_service(client: Client, job: JobView, spec: Spec, entry: Entry) -> Admission:

@@ -97,6 +97,7 @@ class PodView:
     """The trainer container runs."""
     address: str | None
     host_node: str | None
+    scheduled_at: datetime | None
     waiting: Waiting | None
     disruption: str | None
     """What the DisruptionTarget condition or the kubelet says, e.g. `EvictionByEvictionAPI: …`."""
@@ -179,6 +180,7 @@ def pod_of(body: Mapping[str, Any]) -> PodView | None:
         started="running" in (container.get("state") or {}),
         address=status.get("podIP") or None,
         host_node=spec.get("nodeName") or None,
+        scheduled_at=scheduled_at_of(conditions),
         waiting=waiting_of(status, conditions, container),
         disruption=disruption_of(status, conditions),
         memory_limit=memory_limit_of(spec),
@@ -201,6 +203,11 @@ def service_of(body: Mapping[str, Any]) -> ServiceView | None:
         headless=spec.get("clusterIP") == "None",
         not_ready_addresses=bool(spec.get("publishNotReadyAddresses")),
     )
+
+
+def scheduled_at_of(conditions: Mapping[str, Any]) -> datetime | None:
+    found = conditions.get("PodScheduled") or {}
+    return moment_of(found.get("lastTransitionTime")) if found.get("status") == "True" else None
 
 
 def waiting_of(

@@ -17,6 +17,7 @@ from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import PROTOCOL
 from ddpjob_api.names import FINALIZER_TRACKING, pod_name
 from ddpjob_api.spec import Spec
+from ddpjob_operator import rendezvous
 from ddpjob_operator.admit import admit, by_rules, ensure_secret, ensure_service
 from ddpjob_operator.cache import Cache, Entry
 from ddpjob_operator.client import DDPJOBS, EVENTS, PODS, Client
@@ -339,6 +340,9 @@ class Reconciler:
         elif spec is not None and not spec.suspend:
             if spec.active_deadline is not None and status.active_since:
                 due.append(spec.active_deadline - active_for(status, now))
+            met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.report)
+            if met_by is not None:
+                due.append(met_by - now)
             if seen.admission.reason not in (Reason.ACCEPTED, Reason.INVALID_SPEC):
                 memory.conflict = None
                 due.append(timedelta(seconds=RETRY_SECONDS))

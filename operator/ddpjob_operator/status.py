@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.report import JobReport, Outcome, RunState
 from ddpjob_api.spec import Spec
+from ddpjob_operator import rendezvous
 from ddpjob_operator.desired import members
 from ddpjob_operator.ledger import account, accounted
 from ddpjob_operator.model import Nodes, Runtime, Status, Truth, moment_of, set_condition, stamp
@@ -77,7 +78,7 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
     if spec is not None and verdict is None:
         fresh = on_the_clock(fresh, seen, spec, now=now)
         if seen.report is None or seen.report.state is not RunState.FINISHED:  # the launchers' own words come
-            verdict = overspent(fresh, spec, now=now)
+            verdict = overspent(fresh, spec, now=now) or apart(fresh, seen, spec, now=now)
     if verdict is not None:
         fresh = concluded(fresh, seen, verdict, now=now)
     elif spec is not None:
@@ -175,6 +176,19 @@ def overspent(status: Status, spec: Spec, *, now: datetime) -> Verdict | None:
             message=f"active for activeDeadlineSeconds ({seconds}); suspended time does not count",
         )
     return None
+
+
+def apart(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Verdict | None:
+    """A gang that did not meet in time; its end releases the nodes it holds."""
+    now_there = members(seen.pods, spec.nodes)
+    due = rendezvous.deadline(status, spec, now_there, seen.report)
+    if due is None or now < due:
+        return None
+    seconds = int(spec.recovery.rendezvous_timeout.total_seconds())
+    trouble = trouble_of(seen, now_there)
+    why = trouble.message if trouble else missing(seen.report, spec, now_there)
+    message = f"the ranks did not meet within recovery.rendezvousTimeoutSeconds ({seconds}): {why}"
+    return Verdict(condition=Condition.FAILED, reason=Reason.RENDEZVOUS_TIMEOUT, message=message)
 
 
 def concluded(status: Status, seen: Observed, verdict: Verdict, *, now: datetime) -> Status:

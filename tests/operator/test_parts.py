@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -203,8 +204,11 @@ class Coordinator:
 
 
 async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_news() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.9", 0))
+        port = probe.getsockname()[1]
     world = await World().start()
-    await world.apply()
+    await world.apply(ports={"metrics": port})
     token = await world.operator.tokens.look_up(world.operator.cache.entry(KEY).job)  # type: ignore[arg-type]
     assert token is not None
     coordinator = Coordinator(token)
@@ -212,7 +216,7 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
     app.add_routes([web.get("/status", coordinator.status), web.post("/stop", coordinator.stop)])
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.9", 9464, reuse_address=True)
+    site = web.TCPSite(runner, "127.0.0.9", port, reuse_address=True)
     await site.start()
     told: asyncio.Queue[Any] = asyncio.Queue()
     report = {"protocol": 1, "name": "train", "state": "Running", "term": 1, "generation": 1,

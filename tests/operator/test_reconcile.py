@@ -332,6 +332,45 @@ async def test_the_deadline_counts_active_time_only() -> None:
     assert world.live() == {}
 
 
+async def test_a_gang_that_does_not_meet_in_time_is_released() -> None:
+    """From the moment the last pod is scheduled: waiting for a node does not count."""
+    world = await World().start()
+    await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
+    await world.place("train-0", running={})
+    await world.passes(1000)
+    await world.place("train-1", waiting={"reason": "ImagePullBackOff", "message": "no such image"})
+    await world.passes(59)
+    assert world.condition("Failed") is None
+    await world.passes(2)
+    assert world.condition("Failed") == ("True", "RendezvousTimeout")
+    assert "(60): " in world.message("Failed")
+    assert "no such image" in world.message("Failed")
+    assert world.live() == {}
+
+
+async def test_launchers_that_never_join_are_named() -> None:
+    world = await World().start()
+    await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
+    for name in ("train-0", "train-1"):
+        await world.place(name, running={})
+    await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,))
+    await world.passes(61)
+    assert world.condition("Failed") == ("True", "RendezvousTimeout")
+    assert "the launchers of 1 have not joined" in world.message("Failed")
+
+
+async def test_a_program_without_a_process_group_is_not_taken_for_one_that_does_not_meet() -> None:
+    world = await World().start()
+    await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
+    for name in ("train-0", "train-1"):
+        await world.place(name, running={})
+    await world.passes(100)
+    assert world.condition("Failed") is None, "a coordinator out of reach is no missing launcher"
+    await world.say(state=RunState.RUNNING)
+    await world.passes(10_000)
+    assert world.condition("Failed") is None
+
+
 async def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     world = await started(ttlSecondsAfterFinished=60)
     await world.done()

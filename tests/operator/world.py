@@ -6,7 +6,7 @@ the test says so.
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.operator.fake_api import Body, Crash, FakeApi, last_words, terminated
@@ -194,6 +194,11 @@ class World:
                 self.api.change("pods", "ns", name, lambda body: running(body, ready=ready))
         await self.settle()
 
+    async def place(self, name: str, **container: Any) -> None:
+        """A pod gets its node; its trainer container is in that state (`running={}`, `waiting={…}`)."""
+        self.api.change("pods", "ns", name, lambda body: on_node(body, self.api.now, **container))
+        await self.settle()
+
     async def end(self, name: str, state: Body, *, pod: Body | None = None) -> None:
         """The trainer container of a pod ends."""
 
@@ -291,6 +296,17 @@ class World:
             for (plural, _, _), body in self.api.objects.items()
             if plural == "events"
         ]
+
+
+def on_node(body: Body, at: datetime, **container: Any) -> None:
+    """Scheduled; the trainer container is in that state."""
+    body["spec"]["nodeName"] = f"node-{body['metadata']['labels']['ddpjob.dev/index']}"
+    moment = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    body["status"] = {
+        "phase": "Running" if "running" in container else "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": moment}],
+        "containerStatuses": [{"name": "trainer", "state": container}],
+    }
 
 
 def running(body: Body, *, ready: bool) -> None:

@@ -1,0 +1,43 @@
+"""When the launchers of a job should have met (`recovery.rendezvousTimeoutSeconds`).
+
+Why apart: a gang of which a part never comes holds nodes that others wait for, so it is ended; what counts as "never
+came" is easy to get wrong in ways that would end a healthy training. Must not: read the clock, or judge pods that wait
+for a node: pending time does not count.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from ddpjob_api.conditions import Condition
+from ddpjob_api.report import JobReport
+from ddpjob_api.spec import Spec
+from ddpjob_operator.model import Status, Truth, moment_of
+from ddpjob_operator.observe import PodView
+
+
+def deadline(
+    status: Status, spec: Spec, now_there: Mapping[int, PodView], report: JobReport | None
+) -> datetime | None:
+    """The moment at which the launchers must have met; None while that is no question.
+
+    It begins when the last pod was scheduled, or, in a job that ran before, when its ranks were last together.
+    """
+    moments = [pod.scheduled_at for pod in now_there.values() if pod.scheduled_at is not None]
+    if len(moments) < spec.nodes or met(spec, now_there, report):
+        return None
+    apart = status.condition(Condition.RENDEZVOUS_READY)
+    since = moment_of(apart.last_transition_time) if apart and apart.status == Truth.FALSE else None
+    return max([*moments, *([since] if since else [])]) + spec.recovery.rendezvous_timeout
+
+
+def met(spec: Spec, now_there: Mapping[int, PodView], report: JobReport | None) -> bool:
+    """Whether the launchers have met, as far as anybody knows.
+
+    A program without a process group is never ready, and a coordinator may be out of the operator's reach: only its own
+    word that some are missing, or a container that does not run, says that they have not.
+    """
+    if all(pod.ready for pod in now_there.values()):
+        return True
+    if not all(pod.started for pod in now_there.values()):
+        return False
+    return report is None or report.nodes_joined >= report.nodes_expected

@@ -6,7 +6,7 @@ HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
 
-.PHONY: demo test test-all lint unit format docs cluster-up cluster-down demo-cluster chaos clean
+.PHONY: demo test test-all lint unit format docs cluster-up cluster-down demo-cluster clean
 
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
@@ -40,9 +40,6 @@ cluster-down: .venv/.dev             ## end it, and leave nothing behind
 
 demo-cluster: .venv/.dev             ## Helm install, kubectl apply, wait, show
 	$(BIN)/python -m tests.cluster.demo
-
-chaos: .venv/.dev                    ## break a training on the cluster in every way we know
-	$(BIN)/pytest -m chaos
 
 clean: cluster-down
 	rm -rf .venv .ddpjob .mypy_cache .pytest_cache .ruff_cache

@@ -15,7 +15,7 @@ class Exit(IntEnum):
     REFUSED = 86
     """The configuration cannot work; the message says why."""
     HUNG = 87
-    """No optimizer step for progressTimeoutSeconds."""
+    """Kept for a job that makes no progress; nothing ends with it yet."""
     PEER_LOST = 88
     """This node did nothing wrong; another one failed the job."""
 

@@ -39,6 +39,9 @@ class Facts:
     nothing_unused: bool | None = None
     """After some steps with findUnusedParameters: no parameter was unused."""
     claim_read_write_once: bool | None = None
+    """The claim is not ReadWriteMany."""
+    in_cluster: bool | None = None
+    """The operator asks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,10 +223,35 @@ RULES = (
         id="claim-read-write-once",
         verdict=Verdict.REFUSE,
         path=("spec", "checkpoint", "persistentVolumeClaim"),
-        sentence="the claim is ReadWriteOnce, which only one node can mount, and the job has more; use a ReadWriteMany "
-        "claim, or leave it out: each node then keeps its own copy",
+        sentence="the claim is not ReadWriteMany, so only one node can write to it, and the job has more; use a "
+        "ReadWriteMany claim, or leave it out: each node then keeps a copy of its own, which goes with its pod",
         applies=lambda f: bool(f.claim_read_write_once) and f.plan.nodes > 1,
         at_run_time=True,
+    ),
+    Rule(
+        id="checkpoint-on-nodes",
+        verdict=Verdict.WARN,
+        path=("spec", "checkpoint"),
+        sentence="without persistentVolumeClaim each node keeps a copy of its own, which goes with its pod: after a "
+        "replaced pod or a suspension the training starts anew; name a ReadWriteMany claim",
+        applies=lambda f: (
+            bool(f.in_cluster)
+            and f.spec.checkpoint is not None
+            and f.spec.checkpoint.persistent_volume_claim is None
+        ),
+        at_run_time=True,
+    ),
+    Rule(
+        id="checkpoint-of-a-script",
+        verdict=Verdict.WARN,
+        path=("spec", "checkpoint"),
+        sentence="everySteps and everySeconds are for tasks: a script or command saves by itself, into the folder that "
+        "DDPJOB_CHECKPOINT_DIR names",
+        applies=lambda f: (
+            f.spec.task is None
+            and f.spec.checkpoint is not None
+            and (f.spec.checkpoint.every_steps is not None or f.spec.checkpoint.every is not None)
+        ),
     ),
     Rule(
         id="nccl-without-gpu",

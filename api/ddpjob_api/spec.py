@@ -169,7 +169,7 @@ class Checkpoint:
     """Where and how often the state is saved (`spec.checkpoint`)."""
 
     persistent_volume_claim: str | None = limited(None, min_length=1, max_length=253)
-    """A ReadWriteMany claim; without it each node keeps its own copy."""
+    """A ReadWriteMany claim; without it each node keeps a copy of its own, which goes with its pod."""
 
     every_steps: int | None = limited(None, minimum=1, maximum=1_000_000_000)
     every: timedelta | None = limited(None, name="everySeconds", minimum=1, maximum=31_536_000)

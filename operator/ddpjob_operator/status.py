@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from ddpjob_api import rules
+from ddpjob_api.codec import dotted
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.plan import plan
 from ddpjob_api.report import JobReport, Outcome, RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator import rendezvous
@@ -224,7 +227,12 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     if admission.reason is Reason.NAME_CONFLICT:
         put(Condition.ADMITTED, False, admission.reason, admission.message)
     else:
-        put(Condition.ADMITTED, True, ACCEPTED.reason, ACCEPTED.message)
+        put(
+            Condition.ADMITTED,
+            True,
+            ACCEPTED.reason,
+            "; ".join([ACCEPTED.message, *warnings(seen.job, spec)]),
+        )
     if spec.suspend:
         going = [pod.name for pod in seen.pods if not pod.ended]
         words = (
@@ -270,6 +278,13 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     elif runs and old.condition(Condition.RESTARTING) is not None:
         put(Condition.RESTARTING, False, Reason.TRAINING, "the workers of every node run")
     return status
+
+
+def warnings(job: JobView, spec: Spec) -> list[str]:
+    """What works and costs something, by the table of rules."""
+    facts = rules.Facts(name=job.key.name, spec=spec, plan=plan(spec), in_cluster=True)
+    found = [finding for finding in rules.judge(facts) if finding.verdict is rules.Verdict.WARN]
+    return [f"warning: {dotted(finding.path)}: {finding.message}" for finding in found]
 
 
 def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], spec: Spec) -> bool:

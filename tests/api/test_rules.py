@@ -60,6 +60,8 @@ CASES: list[tuple[str, Facts]] = [
     ("sync-batch-norm-cpu", facts(SCRIPT, sync_batch_norm_on_cpu=True)),
     ("bf16-hook-gloo", facts(SCRIPT, bf16_hook_on_gloo=True)),
     ("claim-read-write-once", facts({**SCRIPT, "nodes": 2}, claim_read_write_once=True)),
+    ("checkpoint-on-nodes", facts({**task(), "checkpoint": {"everySteps": 5}}, in_cluster=True)),
+    ("checkpoint-of-a-script", facts({**SCRIPT, "checkpoint": {"everySteps": 5}})),
     ("unused-non-reentrant", facts({**task(gradientCheckpointing="NonReentrant"), "ddp": {"findUnusedParameters": True}})),
     ("unused-not-needed", facts(SCRIPT, nothing_unused=True)),
     ("buffers-and-checkpointing", facts({**task(gradientCheckpointing="NonReentrant"), "ddp": {"broadcastBuffers": True}})),

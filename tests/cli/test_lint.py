@@ -73,6 +73,7 @@ RULE_CASES: list[tuple[str, dict[str, Any], str]] = [
         "spec.ddp.broadcastBuffers",
     ),
     ("gloo-on-gpu", {**SCRIPT, **GPU, "ddp": {"backend": "Gloo"}}, "spec.ddp.backend"),
+    ("checkpoint-of-a-script", {**SCRIPT, "checkpoint": {"everySteps": 5}}, "spec.checkpoint"),
     ("bucket-cap-25", {**SCRIPT, "ddp": {"bucketCapMB": 25}}, "spec.ddp.bucketCapMB"),
     (
         "static-graph-overrides-unused",

@@ -504,7 +504,7 @@ async def test_a_read_write_once_claim_for_two_nodes_is_refused() -> None:
     world.api.create("persistentvolumeclaims", "ns", claim)
     await world.apply(checkpoint={"persistentVolumeClaim": "ckpt"})
     assert world.condition("Failed") == ("True", "InvalidSpec")
-    assert "ReadWriteOnce" in world.message("Failed")
+    assert "the claim is not ReadWriteMany" in world.message("Failed")
 
 
 async def test_a_rule_that_the_crd_cannot_say_is_an_invalid_spec() -> None:

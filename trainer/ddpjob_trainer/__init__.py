@@ -6,7 +6,7 @@ A program may call two functions; both do nothing outside of a job, so that it s
     ddpjob_trainer.on_stop(save)             # called at the step where all ranks stop together
 
 Must not: import torch, or anything before one of the two is called: the launcher is in this package too, and until
-its first statement runs, PID 1 is deaf to SIGTERM.
+its first statement runs, one that is PID 1 is deaf to SIGTERM.
 """
 
 import logging

@@ -223,7 +223,9 @@ class Session:
         numbers = plan(self.job.spec)
         shape = f"{numbers.nodes} node{'s' if numbers.nodes > 1 else ''} × {numbers.processes_per_node}"
         ranks = f"{numbers.world_size} rank{'s' if numbers.world_size > 1 else ''} ({shape})"
-        self.view.say(f"{self.job.metadata.name}: {ranks}, backend {numbers.backend}, {program(self.job)}")
+        # Without an accelerator in the resource, Auto is decided by what torch sees (a task) or the script says.
+        backend = numbers.backend if numbers.accelerator else self.job.spec.ddp.backend
+        self.view.say(f"{self.job.metadata.name}: {ranks}, backend {backend}, {program(self.job)}")
         self.view.say(f"state in {home.shown}, metrics of node 0 at http://{HOST}:{metrics_port}/metrics")
         ignored = left_to_a_cluster(self.job.spec)
         if ignored:

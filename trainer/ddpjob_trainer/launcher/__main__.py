@@ -1,4 +1,4 @@
-"""`python -m ddpjob_trainer.launcher`: PID 1 of a pod.
+"""`python -m ddpjob_trainer.launcher`: the main process of a pod.
 
 Why apart: the way out. Whatever happens, the termination message is written, the output is flushed, and the exit code
 is the message's. Must not: hold any logic of the job (`node.py`).
@@ -8,8 +8,9 @@ import os
 import signal
 
 if __name__ == "__main__":
-    # The kernel drops signals that PID 1 has no handler for: a pod deleted while the imports below run (tenths of a
-    # second) would stay for its whole grace period. Nothing has begun, so there is nothing to save.
+    # The kernel drops signals that a PID 1 has no handler for (a template may take the shared process namespace back):
+    # a pod deleted while the imports below run, tenths of a second, would stay for its whole grace period. Nothing has
+    # begun, so there is nothing to save.
     for early in (signal.SIGTERM, signal.SIGINT):
         signal.signal(early, lambda *_: os._exit(85))
 

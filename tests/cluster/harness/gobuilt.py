@@ -231,7 +231,7 @@ class GoBuilt:
             for one in real:
                 one.start_kubelet()
             eventually(
-                self.healthy,
+                lambda: self._nodes_ready(real),
                 timeout=90,
                 describe=f"nodes {', '.join(self.nodes)} are Ready (logs: {place.logs}/kubelet-*.log)",
                 every=0.5,
@@ -240,6 +240,11 @@ class GoBuilt:
             # Pods are refused until the controller manager has given the namespace its service account.
             flags = [f"--kubeconfig={place.kubeconfig}", "--for=create", "--timeout=30s"]
             run(programs / "kubectl", "wait", "serviceaccount/default", *flags)
+
+    def _nodes_ready(self, nodes: list[RealNode]) -> bool:
+        for one in nodes:
+            one.keep_kubelet()
+        return self.healthy()
 
     def _stop(self, place: Slot) -> None:
         residue.remove(place)

@@ -21,13 +21,15 @@ from .slot import Node, Slot
 from .waiting import eventually
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RealNode:
     """Starts one node of a slot."""
 
     place: Slot
     node: Node
     binaries: Path
+    kubelet: Process | None = None
+    """The one started last."""
 
     def connect(self) -> None:
         """Its network: a namespace on the slot's bridge, routes to the pods of all nodes."""
@@ -58,13 +60,29 @@ class RealNode:
             self._start_containerd(config)
 
     def start_kubelet(self) -> None:
-        """kubelet and kube-proxy."""
+        """kubelet (written for a supervisor: see `keep_kubelet`) and kube-proxy."""
         node, place = self.node, self.place
         _create_cgroups(node.unique)
         for folder in ("kubelet", "pod-logs"):
             (node.run / folder).mkdir(parents=True, exist_ok=True)
-        config = self._write("kubelet.yaml", _kubelet(place, node))
+        self._spawn_kubelet(self._write("kubelet.yaml", _kubelet(place, node)))
+        config = self._write("kube-proxy.yaml", _kube_proxy(place, node))
         spawn(
+            place, f"kube-proxy-{node.index}", node.inside(self.binaries / "kube-proxy", f"--config={config}")
+        )
+
+    def keep_kubelet(self) -> None:
+        """Start kubelet again if it has ended.
+
+        It gives up at once where containerd's CRI side is not up yet ("server is not initialized yet"), which answers
+        later than containerd does and has no client here to be asked with.
+        """
+        if self.kubelet is not None and not self.kubelet.alive:
+            self._spawn_kubelet(self.node.run / "kubelet.yaml")
+
+    def _spawn_kubelet(self, config: Path) -> None:
+        node, place = self.node, self.place
+        self.kubelet = spawn(
             place,
             f"kubelet-{node.index}",
             node.inside(
@@ -75,10 +93,6 @@ class RealNode:
                 f"--node-ip={node.address}",
                 f"--root-dir={node.run}/kubelet",
             ),
-        )
-        config = self._write("kube-proxy.yaml", _kube_proxy(place, node))
-        spawn(
-            place, f"kube-proxy-{node.index}", node.inside(self.binaries / "kube-proxy", f"--config={config}")
         )
 
     def ctr(self, *argv: str) -> str:

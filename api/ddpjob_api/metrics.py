@@ -14,7 +14,6 @@ PREFIX = "ddpjob_trainer_"
 class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
-    INFO = "info"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,9 +52,11 @@ USER 65532:65532
 WORKDIR /tmp
 ENTRYPOINT ["python", "-m", "ddpjob_operator"]
 
-FROM python AS trainer
+FROM python AS trainer-python
 COPY --from=requirements /src/trainer.txt /opt/ddpjob/requirements.txt
 RUN pip install -r /opt/ddpjob/requirements.txt
+
+FROM trainer-python AS trainer
 COPY --from=trainer-code /code /opt/ddpjob/code
 USER 65532:65532
 WORKDIR /tmp

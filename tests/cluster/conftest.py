@@ -54,7 +54,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         started = Cluster(provider)
         session.config.stash[STARTED] = started, me
         if any(item.path.name != "test_harness.py" for item in users):
-            for target in TARGETS:
+            marked = {name for item in users for mark in item.iter_markers("images") for name in mark.args}
+            for target in (*TARGETS, *sorted(marked)):
                 started.ensure_image(target)
     except HarnessError as failure:
         session.config.stash[FAILED] = failure

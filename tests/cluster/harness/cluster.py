@@ -38,6 +38,21 @@ class Images:
     def trainer(self) -> str:
         return self.cluster.ensure_image("trainer")
 
+    @property
+    def frameworks(self) -> str:
+        """The trainer image with accelerate and transformers."""
+        return self.cluster.ensure_image("frameworks")
+
+    @property
+    def foreign(self) -> str:
+        """Torch and frameworks and nothing of ours; its entrypoint is a wrapper."""
+        return self.cluster.ensure_image("foreign")
+
+    @property
+    def pythonless(self) -> str:
+        """A shell and no Python."""
+        return self.cluster.ensure_image("pythonless")
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -280,7 +295,7 @@ class Cluster:
         container = {
             "name": "pull",
             "image": image,
-            "command": ["python", "-c", ""],
+            "command": ["true"],
             "securityContext": security,
         }
         spec = {"restartPolicy": "Never", "containers": [container], "tolerations": [{"operator": "Exists"}]}

@@ -14,6 +14,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -35,6 +36,10 @@ TARGETS = {
 """The Dockerfile's targets and the folders whose code they hold (the operator's image hands the trainer package to
 pods that run images of other people)."""
 
+TEST_TARGETS = {"frameworks": ("api", "trainer"), "foreign": (), "pythonless": ()}
+"""Targets of `tests/cluster/images.Dockerfile`; a test that uses one carries the marker `images`."""
+
+TEST_DOCKERFILE = "tests/cluster/images.Dockerfile"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 SUITE = "bookworm"
 KEPT = 3
@@ -101,9 +106,13 @@ class PodmanBuilder:
         base = self._ensure_base()
         certificates = "/etc/ssl/certs"
         extra = ["-v", "/etc/pip.conf:/etc/pip.conf:ro"] if Path("/etc/pip.conf").exists() else []
-        with step(f"building image {name} (the first with torch downloads 3 GB)"):
+        with (
+            step(f"building image {name} (the first with torch downloads 3 GB)"),
+            dockerfile(target) as file,
+        ):
             self._podman(
                 "build",
+                f"--file={file}",
                 "--isolation=chroot",
                 "--network=host",
                 f"--volume={certificates}:{certificates}:ro",
@@ -163,9 +172,23 @@ class DockerBuilder:
         """Build the target's image unless the engine has it; its reference."""
         name = reference(target)
         if not succeeds(self.engine, "image", "inspect", name):
-            with step(f"building image {name}"):
-                run(self.engine, "build", "--target", target, "--tag", name, paths.CLONE)
+            with step(f"building image {name}"), dockerfile(target) as file:
+                run(self.engine, "build", "--file", file, "--target", target, "--tag", name, paths.CLONE)
         return name
+
+
+@contextmanager
+def dockerfile(target: str) -> Iterator[Path]:
+    """The file that has the target: the project's, with the tests' stages behind it where they are needed."""
+    if target in TARGETS:
+        yield paths.CLONE / "Dockerfile"
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        whole = Path(scratch) / "Dockerfile"
+        whole.write_text(
+            "\n".join((paths.CLONE / name).read_text() for name in ("Dockerfile", TEST_DOCKERFILE))
+        )
+        yield whole
 
 
 def registry_config(gateway: str) -> str:
@@ -182,7 +205,9 @@ http: {{addr: "{gateway}:5000"}}
 def _inputs(target: str) -> Iterator[bytes | str]:
     root = paths.CLONE
     files = [root / name for name in ("Dockerfile", ".dockerignore", "pyproject.toml")]
-    for folder in TARGETS[target]:
+    if target in TEST_TARGETS:
+        files.append(root / TEST_DOCKERFILE)
+    for folder in (TARGETS | TEST_TARGETS)[target]:
         files += sorted(
             path for path in (root / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
         )

@@ -27,8 +27,9 @@ from ddpjob_api.messages import (
 )
 from ddpjob_api.report import Cause, Failure, Outcome, WorkerExit
 from ddpjob_trainer.launcher.actions import Action, Admit, Close, Refuse, Send
-from ddpjob_trainer.launcher.coordinator import Coordinator, Settings
+from ddpjob_trainer.launcher.coordinator import Coordinator
 from ddpjob_trainer.launcher.halt import failure_of
+from ddpjob_trainer.launcher.job import Settings
 from ddpjob_trainer.launcher.ledger import Ledger
 
 

@@ -1,0 +1,176 @@
+"""The crew of one launcher, as the coordinator wants it: begun, held, stopped, and its end reported.
+
+Why apart: a generation here goes from Start to Stopped or Done, whatever the connection and the pod do meanwhile.
+Must not: decide that a generation begins or ends (`coordinator.py`), or that the launcher goes (`node.py`).
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+
+from ddpjob_api.fields import Json
+from ddpjob_api.messages import Beat, Done, Failed, Message, Pause, Paused, Start, Stop, StopAt, Stopped
+from ddpjob_api.report import Cause, WorkerExit
+from ddpjob_trainer.launcher.children import Children
+from ddpjob_trainer.launcher.config import Config
+from ddpjob_trainer.launcher.crew import Crew, Unkillable
+from ddpjob_trainer.launcher.halt import failure_of
+from ddpjob_trainer.launcher.memory import Memory, wall
+from ddpjob_trainer.launcher.oom import OomCounter
+from ddpjob_trainer.launcher.output import Sink
+from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
+from ddpjob_trainer.launcher.view import View
+
+
+class Foreman:
+    """Has at most one crew at a time."""
+
+    def __init__(
+        self,
+        config: Config,
+        memory: Memory,
+        view: View,
+        *,
+        sink: Sink,
+        send: Callable[[Message], None],
+        keep: Callable[[Coroutine[None, None, None]], object],
+        on_unkillable: Callable[[str], None],
+    ) -> None:
+        """Nothing runs yet; `keep` runs a coroutine beside and takes its errors."""
+        self.children = Children()
+        self.crew: Crew | None = None
+        self._config = config
+        self._memory = memory
+        self._view = view
+        self._sink = sink
+        self._send = send
+        self._keep = keep
+        self._on_unkillable = on_unkillable
+        self._oom = OomCounter()
+        self._stop_by: float | None = None
+        """Until when workers of a soft stop may live."""
+
+    # what the coordinator says
+
+    def start(self, message: Start) -> None:
+        """Begin a generation."""
+        if message.generation <= self._memory.generation or self.crew is not None:
+            self._sink.say(f"Start of generation {message.generation} ignored: at {self._memory.generation}")
+            return
+        self._memory.begin(message)
+        self._stop_by = None
+        self._view.begin()
+        self.crew = Crew(
+            self._config,
+            message,
+            children=self.children,
+            sink=self._sink,
+            oom=self._oom,
+            on_exit=self._worker_ended,
+            keep=self._keep,
+        )
+        self.crew.begin(os.environ)
+
+    def pause(self, message: Pause) -> None:
+        """Hold the ranks at their next boundary, and say which they have reached."""
+        crew = self.crew
+        if crew is None or crew.generation != message.generation or crew.ended.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        self._stop_by = loop.time() + self._config.grace_seconds * KILL_FRACTION
+        crew.pause()
+        loop.call_later(PAUSE_SETTLE_SECONDS, self._paused, crew)
+
+    def _paused(self, crew: Crew) -> None:
+        if crew is self.crew:
+            self._send(Paused(generation=crew.generation, boundary=crew.boundary))
+
+    def stop_at(self, message: StopAt) -> None:
+        """Let the ranks go on to this step, save and end."""
+        if self.crew is not None and self.crew.generation == message.generation:
+            self.crew.stop_at(message.step)
+
+    def stop(self, message: Stop) -> None:
+        """End a generation at once."""
+        crew = self.crew
+        if crew is None or crew.generation != message.generation:
+            self._send(Stopped(generation=message.generation, checkpoints=self._memory.checkpoints()))
+        elif not crew.stopping and not crew.ended.is_set():
+            self._keep(self.end(stacks=self._stop_by is None))
+        elif not crew.stopping:
+            self._keep(self._crew_over(crew))
+
+    # what it says
+
+    def repeat_failures(self) -> None:
+        """Say again what may have been lost with the last connection; the coordinator hears each rank once."""
+        crew = self.crew
+        failed = tuple(item for item in crew.exits if crew.failed(item)) if crew is not None else ()
+        if crew is not None and failed and not crew.stopping:
+            self._send(Failed(generation=crew.generation, exits=failed))
+
+    def beat(self) -> Beat:
+        steps = self.crew.steps if self.crew is not None else ()
+        return Beat(generation=self._memory.generation, steps=steps)
+
+    def result(self) -> Json:
+        return self._view.gauge.result if self._config.leads else {}
+
+    # what the workers do
+
+    def _worker_ended(self, crew: Crew, item: WorkerExit) -> None:
+        if crew is not self.crew or crew.stopping:
+            return
+        memory = self._memory
+        if crew.failed(item):
+            if item.cause is Cause.OWN and memory.last_failure is None:
+                of = memory.hello("", "", running=True)
+                memory.last_failure = failure_of(item, of, generation=crew.generation, at=wall())
+            self._send(Failed(generation=crew.generation, exits=(item,)))
+        elif crew.succeeded or crew.stopped_on_request:
+            self._keep(self._crew_over(crew))
+
+    async def _crew_over(self, crew: Crew) -> None:
+        """All workers have ended by themselves."""
+        if crew.stopping:
+            return
+        crew.stopping = True
+        if crew.succeeded:
+            await crew.drain()  # what a worker left running may still have something to say
+        await self._put_away(crew)
+        if crew.succeeded:
+            self._memory.done = True
+            self._send(Done(generation=crew.generation, result=self.result()))
+        else:
+            self._report_stopped(crew)
+
+    async def end(self, *, stacks: bool = False, at_once: bool = False) -> None:
+        """End the workers, as far as there are any, and say that none lives any more."""
+        crew = self.crew
+        if crew is None:
+            return
+        seconds = self._config.grace_seconds
+        if self._stop_by is not None:
+            seconds = max(self._stop_by - asyncio.get_running_loop().time(), 1.0)
+        try:
+            await crew.stop(0.0 if at_once else seconds, stacks=stacks)
+        except Unkillable as error:
+            self._on_unkillable(str(error))
+            return
+        if self.crew is crew:
+            await self._put_away(crew)
+            self._report_stopped(crew)
+
+    def _report_stopped(self, crew: Crew) -> None:
+        """No worker lives any more; those that ended as they were asked to are no news."""
+        exits = tuple(item for item in crew.exits if crew.failed(item))
+        self._send(Stopped(generation=crew.generation, exits=exits, checkpoints=self._memory.checkpoints()))
+
+    async def _put_away(self, crew: Crew) -> None:
+        """Keep what the pages of an ended crew say, and leave nothing of it behind."""
+        await crew.close()
+        if self.crew is not crew:
+            return
+        self._view.put_away(crew)
+        self.crew = None
+        crew.discard()

@@ -1,0 +1,153 @@
+"""What the coordinator knows of its job, what it says of it, and how it lets launchers go.
+
+Why apart: joining, starting and stopping (`joining.py`, `starting.py`, `stopping.py`) are rules about one state, and
+none of them owns it. Must not: decide when anything happens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ddpjob_api.exits import Exit
+from ddpjob_api.fields import Json
+from ddpjob_api.messages import PROTOCOL, Beat, Finish, Message
+from ddpjob_api.report import Failure, JobReport, Outcome, RunState
+from ddpjob_trainer.launcher.actions import Action, Say, Send
+from ddpjob_trainer.launcher.halt import Halt
+from ddpjob_trainer.launcher.ledger import Ledger
+from ddpjob_trainer.launcher.members import Member, Members
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the coordinator is told once."""
+
+    name: str
+    nodes: int
+    processes_per_node: int
+    incarnation: int
+    """Of index 0; the term is one more, so that 0 means none."""
+    grace_seconds: float
+    rendezvous_seconds: float
+    decides_rendezvous: bool
+    """Whether missing launchers end the job here (on a laptop) or the operator decides about them (in a cluster)."""
+    master_address: str
+    port: Callable[[int], int | None]
+    """A free rendezvous port for a generation; None where the whole window is taken."""
+    wall: Callable[[], str]
+    """RFC 3339, UTC."""
+
+
+@dataclass(kw_only=True)
+class Job:
+    """The state of one job, as far as this coordinator has learned it."""
+
+    settings: Settings
+    ledger: Ledger
+    newest: int = 0
+    """The newest generation anybody has seen."""
+
+    state: RunState = RunState.WAITING
+    generation: int = 0
+    """The generation that runs or is being stopped."""
+    members: Members = field(init=False)
+    halt: Halt | None = None
+    job_stop: bool = False
+    """The whole job was asked to stop."""
+    resume_step: int | None = None
+    began: float = 0.0
+    reached: int = 0
+    """Highest optimizer step seen in this generation."""
+    waiting_since: float | None = None
+    reminded: float = 0.0
+    result: Json = field(default_factory=dict)
+    final: Finish | None = None
+    """What every launcher hears at the end; the exit code is each one's own."""
+    actions: list[Action] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.members = Members(expected=self.settings.nodes)
+
+    @property
+    def term(self) -> int:
+        return self.settings.incarnation + 1
+
+    # the end
+
+    def finish(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        self.state = RunState.FINISHED
+        codes = {Outcome.DONE: Exit.DONE, Outcome.STOPPED: Exit.STOPPED, Outcome.REFUSED: Exit.REFUSED}
+        self.final = replace(self.farewell(outcome, codes.get(outcome, Exit.PEER_LOST)), failure=failure)
+        self.halt = None
+        for member in self.members:
+            self.release(member)
+            if member.parked is not None:
+                self.actions.append(Send(member.parked[0], self.final))
+
+    def release(self, member: Member, outcome: Outcome | None = None) -> None:
+        """Send a launcher its Finish: the job's, or (with `outcome`) its own while the job goes on."""
+        if member.link is None or member.released:
+            return
+        if outcome is not None:
+            finish = self.farewell(outcome, Exit.STOPPED)
+        else:
+            assert self.final is not None
+            finish = self.final
+            failure = finish.failure
+            if finish.outcome is Outcome.FAILED and failure is not None and failure.node == member.node:
+                finish = replace(finish, exit_code=failure.exit_code or int(Exit.PEER_LOST))
+        self.actions.append(Send(member.link, finish))
+        member.released = True
+
+    def farewell(self, outcome: Outcome, code: int) -> Finish:
+        return Finish(
+            term=self.term,
+            outcome=outcome,
+            exit_code=int(code),
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
+            result=self.result,
+        )
+
+    # words
+
+    def beat(self) -> Beat:
+        """What every launcher hears every second."""
+        return Beat(
+            generation=self.generation,
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
+            judged=self.ledger.judged,
+        )
+
+    def report(self) -> JobReport:
+        """Where the job stands; progress, settings and result are added by who reads rank 0's page."""
+        missing = self.members.missing
+        return JobReport(
+            protocol=PROTOCOL,
+            name=self.settings.name,
+            state=self.state,
+            term=self.term,
+            generation=max(self.generation, self.newest),
+            nodes_joined=self.settings.nodes - len(missing) if self.final is None else self.settings.nodes,
+            nodes_expected=self.settings.nodes,
+            missing_nodes=missing[:32] if self.final is None else (),
+            restarts=self.ledger.restarts,
+            disruptions=self.ledger.disruptions,
+            result=self.result,
+            last_failure=self.ledger.failures[-1] if self.ledger.failures else None,
+            failures=tuple(self.ledger.failures),
+            outcome=self.final.outcome if self.final else None,
+            ranks=self.settings.nodes * self.settings.processes_per_node,
+        )
+
+    def say(self, text: str) -> None:
+        self.actions.append(Say(text))
+
+    def send(self, member: Member, message: Message) -> None:
+        if member.link is not None:
+            self.actions.append(Send(member.link, message))
+
+    def broadcast(self, message: Message) -> None:
+        for member in self.members:
+            if member.present:
+                self.send(member, message)

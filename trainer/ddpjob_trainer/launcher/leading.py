@@ -1,0 +1,35 @@
+"""The coordinator of a launcher's configuration.
+
+Why apart: what only node 0 needs. Must not: open anything.
+"""
+
+from ddpjob_trainer.launcher.config import Config
+from ddpjob_trainer.launcher.coordinator import Coordinator
+from ddpjob_trainer.launcher.job import Settings
+from ddpjob_trainer.launcher.ledger import Ledger
+from ddpjob_trainer.launcher.memory import wall
+from ddpjob_trainer.launcher.rendezvous import free_port
+
+
+def coordinator(config: Config) -> Coordinator:
+    """A coordinator that knows what the launcher's environment says."""
+    recovery = config.spec.recovery
+    settings = Settings(
+        name=config.name,
+        nodes=config.plan.nodes,
+        processes_per_node=config.plan.processes_per_node,
+        incarnation=config.incarnation,
+        grace_seconds=config.grace_seconds,
+        rendezvous_seconds=recovery.rendezvous_timeout.total_seconds(),
+        decides_rendezvous=not config.on_cluster,
+        master_address=config.advertise_host,
+        port=lambda generation: free_port(config.bind_host, config.spec.ports.rendezvous, generation),
+        wall=wall,
+    )
+    ledger = Ledger(
+        max_restarts=recovery.max_restarts,
+        max_disruptions=recovery.max_disruptions,
+        restarts=config.restarts,
+        disruptions=config.disruptions,
+    )
+    return Coordinator(settings=settings, ledger=ledger, newest=config.generation)

@@ -1,0 +1,89 @@
+"""What a launcher has been told and has seen of its job: all that a new coordinator learns from its hello.
+
+Why apart: connection, workers and end of a launcher all read and write it, and it must be whole in every hello.
+Must not: send, start or end anything.
+"""
+
+import os
+from datetime import UTC, datetime
+
+from ddpjob_api.messages import PROTOCOL, Beat, Hello, Start
+from ddpjob_api.report import Failure
+from ddpjob_trainer.launcher.config import Config
+from ddpjob_trainer.launcher.environment import term_file
+
+
+class Memory:
+    """One launcher's knowledge."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.term = 0
+        self.generation = 0
+        self.restarts = config.restarts
+        self.disruptions = config.disruptions
+        self.judged = 0
+        self.done = False
+        """All workers of `generation` ended with 0."""
+        self.last_failure: Failure | None = None
+        self.leaving = False
+
+    def raise_term(self, term: int) -> None:
+        """Obey this term from now on, and let checkpoint writers here know."""
+        if term <= self.term:
+            return
+        self.term = term
+        file = term_file(self.config.run_dir)
+        fresh = file.with_name(f"term.{os.getpid()}")
+        fresh.write_text(str(term))
+        fresh.replace(file)
+
+    def counted(self, beat: Beat) -> None:
+        """The coordinator says what it has counted; a failure that is in the counts is no news any more."""
+        self.restarts = max(self.restarts, beat.restarts)
+        self.disruptions = max(self.disruptions, beat.disruptions)
+        self.judged = max(self.judged, beat.judged)
+        if self.last_failure is not None and self.last_failure.generation <= self.judged:
+            self.last_failure = None
+
+    def begin(self, message: Start) -> None:
+        """A generation begins here."""
+        self.generation = message.generation
+        self.restarts, self.disruptions = message.restarts, message.disruptions
+        self.done, self.last_failure = False, None
+
+    def hello(self, nonce: str, proof: str, *, running: bool) -> Hello:
+        config = self.config
+        return Hello(
+            protocol=PROTOCOL,
+            nonce=nonce,
+            proof=proof,
+            node=config.node,
+            incarnation=config.incarnation,
+            pod=config.pod_name,
+            pod_uid=config.pod_uid,
+            host_node=config.host_node,
+            address=config.advertise_host,
+            term=self.term,
+            generation=self.generation,
+            running=running,
+            restarts=self.restarts,
+            disruptions=self.disruptions,
+            last_failure=self.last_failure,
+            checkpoints=self.checkpoints(),
+            done=self.done,
+            leaving=self.leaving,
+        )
+
+    def checkpoints(self) -> tuple[int, ...]:
+        """Steps of the complete checkpoints here."""
+        if self.config.checkpoint_dir is None:
+            return ()
+        from ddpjob_trainer.checkpoints import complete_steps
+
+        return complete_steps(self.config.checkpoint_dir)[-1024:]
+
+
+def wall() -> str:
+    """Now, RFC 3339 in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,162 @@
+"""How a generation ends: by a failure, a loss or a request, softly or at once, and with which verdict.
+
+Why apart: one incident is one pass through these rules, so it is counted once; `halt.py` holds what came in meanwhile.
+Must not: begin the next one (`starting.py`).
+"""
+
+from ddpjob_api.messages import Done, Failed, Pause, Paused, Stop, StopAt, Stopped
+from ddpjob_api.report import Outcome, RunState
+from ddpjob_trainer.launcher.halt import Charge, Halt
+from ddpjob_trainer.launcher.job import Job
+from ddpjob_trainer.launcher.members import Member
+from ddpjob_trainer.launcher.timing import HEALTHY_SECONDS, LOST_GRACE_SECONDS, STOP_FRACTION
+from ddpjob_trainer.launcher.words import MANNER, ended, who
+
+
+def failed(job: Job, now: float, member: Member, message: Failed) -> None:
+    """A worker failed: the generation ends, unless it is of another one."""
+    for item in message.exits:
+        job.say(
+            f"generation {message.generation}, rank {item.rank} on {who(member.hello)}: "
+            f"{item.message or 'ended'}{MANNER[item.cause]}"
+        )
+    if message.generation != job.generation or job.state not in {RunState.RUNNING, RunState.STOPPING}:
+        return
+    if job.halt is None or not job.halt.hard:
+        rank = message.exits[0].rank if message.exits else "?"
+        stop(job, now, f"rank {rank} failed")
+    assert job.halt is not None
+    job.reached = max((job.reached, *(item.step for item in message.exits)))
+    job.halt.add(message.exits, member.hello, job.settings.wall())
+
+
+def stopped(job: Job, member: Member, message: Stopped) -> None:
+    """None of a launcher's workers lives any more."""
+    if message.generation != member.running:
+        return
+    member.running = 0
+    member.checkpoints = message.checkpoints
+    if job.halt is not None and message.generation == job.generation:
+        job.reached = max((job.reached, *(item.step for item in message.exits)))
+        job.halt.add(message.exits, member.hello, job.settings.wall())
+
+
+def done(job: Job, member: Member, message: Done) -> None:
+    """All of a launcher's workers ended with 0."""
+    if message.generation != member.running:
+        return
+    member.running, member.done = 0, message.generation
+    if member.node == 0:
+        job.result = message.result
+
+
+def leave(job: Job, now: float, member: Member, *, alone: bool = True) -> None:
+    """A launcher was told to go; the others keep their place unless the whole job stops."""
+    if job.final is not None or member.released:
+        return
+    if alone and not member.leaving:
+        member.leaving = True
+        job.say(f"{who(member.hello)} was told to go")
+    if job.state is RunState.RUNNING:
+        pause(job, now)
+
+
+def pause(job: Job, now: float) -> None:
+    """Begin a soft stop of the running generation."""
+    job.state = RunState.STOPPING
+    job.halt = Halt(
+        generation=job.generation,
+        opened=now,
+        hard=False,
+        deadline=now + job.settings.grace_seconds * STOP_FRACTION,
+    )
+    job.broadcast(Pause(term=job.term, generation=job.generation))
+
+
+def paused(job: Job, member: Member, message: Paused) -> None:
+    """A launcher says which step its ranks have reached."""
+    halt = job.halt
+    if halt is None or halt.hard or message.generation != job.generation or halt.stop_at is not None:
+        return
+    halt.boundaries[member.node] = message.boundary
+
+
+def stop(job: Job, now: float, why: str) -> None:
+    """End the running generation at once."""
+    if job.halt is None:
+        job.halt = Halt(generation=job.generation, opened=now, hard=True)
+    else:
+        job.halt.hard = True
+    job.state = RunState.STOPPING
+    job.say(f"generation {job.generation} is stopped: {why}")
+    job.broadcast(Stop(term=job.term, generation=job.generation, why=why[:1024]))
+
+
+def repeat_halt(job: Job, member: Member, halt: Halt) -> None:
+    """Tell a launcher that was away where the stop stands."""
+    if halt.hard:
+        job.send(member, Stop(term=job.term, generation=job.generation, why="the generation is stopped"))
+    elif halt.stop_at is not None:
+        job.send(member, StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
+    else:
+        job.send(member, Pause(term=job.term, generation=job.generation))
+
+
+def lose(job: Job, now: float, member: Member) -> None:
+    """A launcher is lost while a generation runs or is stopped."""
+    member.lost = True
+    if member.done == job.generation or job.state not in {RunState.RUNNING, RunState.STOPPING}:
+        return
+    if job.halt is None or not job.halt.hard:
+        stop(job, now, f"the launcher of node {member.node} is lost")
+    assert job.halt is not None
+    job.halt.lost.setdefault(member.node, member.hello)
+
+
+def continue_soft(job: Job, now: float, halt: Halt) -> None:
+    """All boundaries known: name the stop step. Nothing reached: nothing to save. Too late: end it."""
+    waited = {m.node for m in job.members if m.running == job.generation and not m.lost}
+    if halt.stop_at is None and waited and waited <= set(halt.boundaries):
+        highest = max(halt.boundaries.values())
+        if highest <= 0:
+            stop(job, now, "no rank has made a step yet, so there is nothing to save")
+            return
+        halt.stop_at = highest + 1
+        job.say(f"generation {job.generation}: all ranks save and stop at step {halt.stop_at}")
+        job.broadcast(StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
+    elif halt.deadline is not None and now >= halt.deadline and not job.members.quiet:
+        stop(job, now, "not every rank reached the stop step in time")
+
+
+def conclude(job: Job, now: float, halt: Halt) -> None:
+    """All workers have ended: the verdict."""
+    if job.members.all_done(job.generation):
+        job.finish(Outcome.DONE)
+        return
+    requested = job.job_stop or any(member.leaving for member in job.members)
+    verdict = halt.verdict(
+        requested=requested, at=job.settings.wall(), done=job.members.done_with(job.generation)
+    )
+    if not verdict.certain and now < halt.opened + LOST_GRACE_SECONDS:
+        return
+    charge = verdict.charge
+    if charge is Charge.NOTHING and not job.job_stop:
+        charge = Charge.DISRUPTION
+    if verdict.refused:
+        charge = Charge.NOTHING  # it is not tried again
+    lived = job.reached == 0 and now >= job.began + HEALTHY_SECONDS
+    fruitful = job.reached > (job.resume_step or 0) or lived
+    job.ledger.enter(verdict, charge, generation=job.generation, fruitful=fruitful, now=now)
+    job.say(ended(job.generation, verdict.failure, charge, job.ledger))
+    job.halt = None
+    if verdict.refused:
+        job.finish(Outcome.REFUSED, verdict.failure)
+    elif job.ledger.spent:
+        job.finish(Outcome.FAILED, verdict.failure)
+    elif job.job_stop:
+        job.finish(Outcome.STOPPED, verdict.failure)
+    else:
+        # A coordinator that comes after this one must not count it again, nor forget it where the job ends here.
+        job.broadcast(job.beat())
+        job.state = RunState.WAITING
+        job.waiting_since = now

@@ -1,8 +1,10 @@
 """What the command line cannot do, as exceptions; `main.py` prints them as sentences and exits with their code.
 
     CommandError
-    ├── Unusable     2   the file, directory or option cannot be used as it is
-    └── RefusedJob  86   the job cannot run as it is described (in `ddpjob lint`: 1)
+    ├── Unusable      2   the file, directory, option or job named cannot be used as it is
+    ├── Unreachable  69   no cluster answers
+    ├── Forbidden    77   the cluster does not let this user do it; the sentence names the right
+    └── RefusedJob   86   the job cannot run as it is described (in `ddpjob lint`: 1)
 
 Why apart: nothing a user does may end in a traceback, and everything that is not in this tree must (it is our bug).
 A message has three parts: what is wrong and where, what was expected, what to do.
@@ -24,7 +26,19 @@ class CommandError(Exception):
 
 
 class Unusable(CommandError):
-    """A file, directory or option that cannot be used."""
+    """A file, directory, option or job that cannot be used."""
+
+
+class Unreachable(CommandError):
+    """The cluster does not answer (`EX_UNAVAILABLE`)."""
+
+    exit_code = 69
+
+
+class Forbidden(CommandError):
+    """The cluster does not let this user do it (`EX_NOPERM`)."""
+
+    exit_code = 77
 
 
 class RefusedJob(CommandError):

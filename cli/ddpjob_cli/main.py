@@ -20,6 +20,7 @@ from rich.console import Console
 from ddpjob_api.codec import Path as FieldPath
 from ddpjob_api.rules import Verdict
 from ddpjob_api.spec import Backend
+from ddpjob_cli.commands.explain import explain
 from ddpjob_cli.document import Document, jobs, one_job, one_value
 from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, RefusedJob, Unusable
 from ddpjob_cli.lint import Remark, count, examine
@@ -209,6 +210,9 @@ def version(*, as_json: bool) -> None:
         return
     for key, value in found.items():
         click.echo(f"{key} {value if value is not None else 'not installed'}")
+
+
+cli.add_command(explain)
 
 
 def option(text: str) -> tuple[FieldPath, object, str]:

@@ -1,6 +1,7 @@
 """The directory of a local job: its lock, token, checkpoints, and what the last run left.
 
-    <dir>/lock  state.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)  node-0/{checkpoints,log}  node-1/…
+    <dir>/lock  state.json  last.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)
+    node-0/{checkpoints,log}  node-1/…
     checkpoints of a run that finished, or that --fresh put aside: previous/
 
 Why apart: whether a run goes on or starts anew is decided here, before any process starts. Must not: start or end
@@ -16,7 +17,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,10 @@ from ddpjob_cli.local.environment import NodePaths
 STEP = re.compile(r"^step-(\d+)$")
 """Complete checkpoints of the loop, by name."""
 SHARED_MEMORY = Path("/dev/shm")
+LIVE = "live.json"
+"""In the run folder: where the launchers of the run that goes on can be asked."""
+LAST = "last.json"
+"""How the last run ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +178,20 @@ class JobDirectory:
         number = max(before if is_whole(before) else -1, self._newest_writer()) + 1
         self._write_state({"run": number, "finished": False, "identity": identity(self.job)})
         return number
+
+    def note_live(self, ports: Sequence[int]) -> None:
+        """Say where the launchers can be asked (`ddpjob top`); how an earlier run ended is no news any more.
+
+        Raises:
+            OSError: it cannot be written down.
+        """
+        (self.path / LAST).unlink(missing_ok=True)
+        (self.run / LIVE).write_text(json.dumps({"name": self.job.metadata.name, "ports": list(ports)}))
+
+    def note_end(self, summary: Mapping[str, Any]) -> None:
+        """Keep how the run ended (`ddpjob explain`); a full disk must not fail it."""
+        with contextlib.suppress(OSError):
+            (self.path / LAST).write_text(json.dumps(summary) + "\n")
 
     def finished(self) -> None:
         """Note that the job is done: the next run starts anew."""

@@ -106,6 +106,7 @@ class Session:
             paths = [home.paths(node) for node in range(home.nodes)]
             self.number = home.started()
             token = home.new_token()
+            home.note_live([node.metrics for node in ports])
         run_id = str(uuid.uuid4())
         launches = [
             Launch(
@@ -142,6 +143,7 @@ class Session:
         )
         if summary.ddp is not None:
             self.view.settings(summary.ddp)  # what the last report came too early for
+        home.note_end(summary.json())
         if summary.outcome is Outcome.DONE:
             try:
                 home.finished()

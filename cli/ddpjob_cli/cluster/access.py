@@ -1,0 +1,264 @@
+"""The way to the API server: the user's kubeconfig, and a few verbs in dictionaries.
+
+Why apart: the Kubernetes client takes half a second to import and is an extra, so it is met here and nowhere else; and
+what a server answers becomes a sentence here. Must not: know what a DDPJob is.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
+
+Body = dict[str, Any]
+CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
+FIELD_MANAGER = "ddpjob-cli"
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+JSON_TYPE = "application/json"
+APPLY = "application/apply-patch+yaml"
+PAGE = 500
+"""Objects per answer of a list."""
+
+
+class NotThere(Unusable):
+    """No such object."""
+
+
+class Refused(CommandError):
+    """The server does not take the object; the message is its own."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Which cluster, as kubectl's flags say it."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether the user named one."""
+        return any((self.kubeconfig, self.context, self.namespace))
+
+
+def jobs_path(namespace: str | None, name: str | None = None) -> str:
+    """`/apis/ddpjob.dev/v1alpha1/…/ddpjobs`."""
+    inside = f"/namespaces/{quote(namespace)}" if namespace else ""
+    return f"/apis/ddpjob.dev/v1alpha1{inside}/ddpjobs" + (f"/{quote(name)}" if name else "")
+
+
+def core_path(namespace: str, plural: str, name: str | None = None, sub: str = "") -> str:
+    """`/api/v1/namespaces/…`."""
+    return f"/api/v1/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(name)}{sub}" if name else "")
+
+
+class Access:
+    """One cluster and the namespace that is meant."""
+
+    def __init__(self, target: Target) -> None:
+        """Read the kubeconfig; nothing is asked of the cluster yet.
+
+        Raises:
+            Unusable: the extra is not installed, or there is no kubeconfig, context or user in it that can be used.
+        """
+        try:
+            from kubernetes.client import ApiClient, Configuration
+            from kubernetes.config import (
+                ConfigException,
+                list_kube_config_contexts,
+                load_incluster_config,
+                load_kube_config,
+            )
+        except ImportError as error:
+            raise Unusable(
+                "a command about a cluster needs the Kubernetes client, which is not installed; "
+                "pip install 'ddpjob[cluster]'"
+            ) from error
+        settings = Configuration()
+        namespace: str | None = None
+        try:
+            if target.kubeconfig is None and not kubeconfigs() and SERVICE_ACCOUNT.is_dir():
+                load_incluster_config(settings)  # type: ignore[no-untyped-call]
+                namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
+            else:
+                contexts, active = list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
+                named = {context["name"]: context["context"] for context in contexts or ()}
+                if target.context is not None and target.context not in named:
+                    raise Unusable(
+                        f"--context {target.context}: not in the kubeconfig; it has {listed(named)}"
+                    )
+                chosen = named[target.context] if target.context else active["context"]
+                namespace = chosen.get("namespace")
+                load_kube_config(target.kubeconfig, context=target.context, client_configuration=settings)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError) as error:
+            raise Unusable(
+                f"no cluster to ask: {' '.join(str(error).split())}; "
+                "name a kubeconfig with --kubeconfig or KUBECONFIG"
+            ) from error
+        settings.retries = 1
+        self.namespace = target.namespace or namespace or "default"
+        self.server: str = settings.host
+        self._client = ApiClient(configuration=settings)
+
+    def get(self, path: str, what: str, **query: str) -> Body:
+        """One object.
+
+        Raises:
+            CommandError: as `text`.
+        """
+        found: Body = json.loads(self.text(path, what, accept=JSON_TYPE, **query))
+        return found
+
+    def items(self, path: str, what: str, **query: str) -> list[Body]:
+        """All objects of a list, page by page.
+
+        Raises:
+            CommandError: as `text`.
+        """
+        found: list[Body] = []
+        following = ""
+        while True:
+            more = {"limit": str(PAGE)} | ({"continue": following} if following else {})
+            page = self.get(path, what, **query, **more)
+            found += page.get("items") or []
+            following = (page.get("metadata") or {}).get("continue") or ""
+            if not following:
+                return found
+
+    def text(self, path: str, what: str, *, accept: str = "*/*", **query: str) -> str:
+        """What is at a path; `what` names it in sentences.
+
+        Raises:
+            Unreachable: nobody answers.
+            Forbidden: the user may not.
+            NotThere: there is no such thing.
+        """
+        with self._opened("GET", path, what, query, {"Accept": accept}, None) as response:
+            data: bytes = response.read()
+            return data.decode(errors="replace")
+
+    def lines(self, path: str, what: str, **query: str) -> Iterator[str]:
+        """The lines of an answer as they come, which may be for ever.
+
+        Raises:
+            CommandError: as `text`.
+        """
+        with self._opened("GET", path, what, query, {"Accept": "*/*"}, None, patient=True) as response:
+            rest = b""
+            for chunk in response.stream(65536):
+                *whole, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+            if rest:
+                yield rest.decode(errors="replace")
+
+    def apply(self, path: str, what: str, body: Body, *, dry_run: bool = False) -> Body:
+        """Server-side apply.
+
+        Raises:
+            Refused: the server does not take it; its own words.
+            CommandError: as `text`.
+        """
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+        query |= {"dryRun": "All"} if dry_run else {}
+        with self._opened("PATCH", path, what, query, {"Content-Type": APPLY}, body) as response:
+            found: Body = json.loads(response.read())
+            return found
+
+    @contextlib.contextmanager
+    def _opened(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Body | None,
+        *,
+        patient: bool = False,
+    ) -> Iterator[Any]:
+        from urllib3.exceptions import HTTPError
+
+        try:
+            request = self._client.param_serialize(
+                method,
+                path,
+                query_params=list(query.items()),
+                header_params=dict(headers),
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            timeout = (CONNECT_SECONDS, None if patient else READ_SECONDS)
+            response = self._client.call_api(*request, _request_timeout=timeout).response
+            try:
+                if not 200 <= response.status < 300:
+                    raise self._error(response.status, response.read(), method, path, what)
+                yield response
+            finally:
+                response.close()
+        except (HTTPError, OSError) as error:
+            raise Unreachable(
+                f"{self.server} does not answer ({reason(error)}); is the cluster up, and the context the right one?"
+            ) from error
+
+    def _error(self, status: int, data: bytes, method: str, path: str, what: str) -> CommandError:
+        words = message_of(data)
+        if status == 401:
+            return Forbidden(f"{self.server} does not know this user ({words}); log in again, as for kubectl")
+        if status == 403:
+            return Forbidden(
+                f"{what}: not allowed to {right(method, path)}; ask for that right "
+                f"(docs/command-line.md, Rights). The cluster says: {words}"
+            )
+        if status == 404:
+            if "could not find the requested resource" in words and "/ddpjobs" in path:
+                return Unusable(f"{self.server} has no DDPJobs; install the operator (docs/operations.md)")
+            return NotThere(f"{what}: not found ({words})")
+        if method == "PATCH" and status in {400, 409, 422}:
+            return Refused(f"{what}: refused: {words}")
+        return Unreachable(f"{what}: the cluster answers {status}: {words}")
+
+
+def kubeconfigs() -> list[Path]:
+    """The files of KUBECONFIG, or kubectl's own, that are there."""
+    names = os.environ.get("KUBECONFIG") or "~/.kube/config"
+    return [path for name in names.split(os.pathsep) if name and (path := Path(name).expanduser()).is_file()]
+
+
+def message_of(data: bytes) -> str:
+    """The message of a Status object, or the text itself."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    words = found.get("message") if isinstance(found, dict) else None
+    return str(words or data.decode(errors="replace")[:500].strip() or "no words")
+
+
+def right(method: str, path: str) -> str:
+    """`get pods/log in namespace x`: what a Role would have to allow."""
+    parts = path.strip("/").split("/")
+    parts = parts[2:] if parts[0] == "api" else parts[3:]
+    namespace = parts[1] if parts[:1] == ["namespaces"] and len(parts) > 2 else ""
+    rest = parts[2:] if namespace else parts
+    resource = rest[0] + (f"/{rest[2]}" if len(rest) > 2 else "")
+    verb = {"GET": "get" if len(rest) > 1 else "list"}.get(method, method.lower())
+    return f"{verb} {resource}" + (f" in namespace {namespace}" if namespace else " in all namespaces")
+
+
+def reason(error: Exception) -> str:
+    """The innermost words of a failed connection."""
+    while getattr(error, "reason", None) is not None and isinstance(error.reason, Exception):  # type: ignore[attr-defined]
+        error = error.reason  # type: ignore[attr-defined]
+    return str(error).rpartition(": ")[2] or type(error).__name__
+
+
+def listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,0 +1,230 @@
+"""What each rank is doing, from the metrics of the launchers: two scrapes make rates.
+
+Why apart: `top` shows it, `explain` judges by it, `tune` measures with it; on a cluster and on this machine the same text
+comes in. Must not: fetch anything.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddpjob_api import metrics
+from ddpjob_api.metrics import Metric, MetricKind
+
+SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)",?')
+STRAGGLER_FACTOR = 1.3
+"""A rank is slow that computes this much longer than the median rank …"""
+STRAGGLER_SECONDS = 0.005
+"""… and by at least this much a step: below, the clock and a busy host say more than the rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scrape:
+    """One answer of a launcher's `/metrics`."""
+
+    at: float
+    """Seconds of the reader's monotonic clock."""
+    samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+
+    def of(self, metric: Metric, **labels: str) -> float | None:
+        name = metric.name + ("_total" if metric.kind is MetricKind.COUNTER else "")
+        return self.samples.get((name, tuple(sorted(labels.items()))))
+
+    def ranks(self) -> list[int]:
+        """Ranks that have a page now."""
+        step = metrics.STEP.name
+        return sorted(int(dict(labels)["rank"]) for name, labels in self.samples if name == step)
+
+    def by_label(self, metric: Metric, label: str, rank: int) -> dict[str, float]:
+        """The values of a metric that has one more label, for one rank."""
+        name = metric.name + ("_total" if metric.kind is MetricKind.COUNTER else "")
+        found = {}
+        for (other, pairs), value in self.samples.items():
+            given = dict(pairs)
+            if other == name and given.get("rank") == str(rank) and label in given:
+                found[given[label]] = value
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How one rank spent its steps, between two scrapes or since its pod began."""
+
+    steps: float
+    seconds: float
+    """Wall time of those steps."""
+    phases: Mapping[str, float]
+    """Seconds by phase."""
+    comm: float
+    comm_overlapped: float
+    samples: float
+
+    def share(self, phase: str) -> float | None:
+        """Part of the wall time, 0 … 1."""
+        return self.phases.get(phase, 0.0) / self.seconds if self.seconds > 0 else None
+
+    @property
+    def step_seconds(self) -> float | None:
+        return self.seconds / self.steps if self.steps > 0 else None
+
+    @property
+    def exposed(self) -> float | None:
+        """Part of the wall time that waits for gradients and is not hidden behind backward, 0 … 1."""
+        if self.seconds <= 0 or self.comm <= 0:
+            return None
+        return min(1.0, max(0.0, self.comm - self.comm_overlapped) / self.seconds)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return self.samples / self.seconds if self.seconds > 0 and self.samples > 0 else None
+
+    @property
+    def own_backward_seconds(self) -> float:
+        """Backward of a step without the wait for others' gradients, which hides in it."""
+        exposed = max(0.0, self.comm - self.comm_overlapped)
+        return max(0.0, self.phases.get("backward", 0.0) - exposed) / self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank as `top` shows it."""
+
+    rank: int
+    node: int
+    """Index of its pod."""
+    pod: str
+    host: str
+    """The Kubernetes node."""
+    step: int
+    phase: str
+    loss: float | None = None
+    last_step_at: float | None = None
+    """Unix time of the newest step."""
+    pace: Pace | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the ranks of one launcher are."""
+
+    node: int
+    pod: str
+    host: str = ""
+    scrapes: Sequence[Scrape] = field(default_factory=tuple)
+    """Oldest first."""
+    problem: str = ""
+    """Why it could not be read."""
+
+
+def parse(text: str, at: float) -> Scrape:
+    """A scrape from the text; lines that are none of ours are passed over."""
+    samples = {}
+    for line in text.splitlines():
+        match = SAMPLE.match(line)
+        if match is None or not match[1].startswith(metrics.PREFIX):
+            continue
+        labels = tuple(sorted((name, value) for name, value in LABEL.findall(match[2] or "")))
+        try:
+            samples[match[1], labels] = float(match[3])
+        except ValueError:
+            continue
+    return Scrape(at=at, samples=samples)
+
+
+def ranks(places: Sequence[Place]) -> list[Rank]:
+    """All ranks that could be read, in order."""
+    return sorted((rank for place in places for rank in of_place(place)), key=lambda rank: rank.rank)
+
+
+def of_place(place: Place) -> Iterator[Rank]:
+    if not place.scrapes:
+        return
+    first, last = place.scrapes[0], place.scrapes[-1]
+    for rank in last.ranks():
+        label = str(rank)
+        states = last.by_label(metrics.STATE, "state", rank)
+        phase = next((name for name, value in states.items() if value), "ended")
+        yield Rank(
+            rank=rank,
+            node=place.node,
+            pod=place.pod,
+            host=place.host,
+            step=int(last.of(metrics.STEP, rank=label) or 0),
+            phase=phase,
+            loss=last.of(metrics.LOSS, rank=label),
+            last_step_at=last.of(metrics.LAST_STEP_TIMESTAMP, rank=label),
+            pace=pace(first, last, rank),
+        )
+
+
+def pace(first: Scrape, last: Scrape, rank: int) -> Pace | None:
+    """Of the time between; of all time where no step was made between (or the counters began anew)."""
+    since = totals(first, rank)
+    whole = totals(last, rank)
+    if whole["steps"] <= 0:
+        return None
+    between = {name: value - since.get(name, 0.0) for name, value in whole.items()}
+    if between["steps"] <= 0 or any(value < 0 for value in between.values()):
+        between = whole
+    phases = {
+        name.removeprefix("phase "): value for name, value in between.items() if name.startswith("phase ")
+    }
+    return Pace(
+        steps=between["steps"],
+        seconds=between["seconds"],
+        phases=phases,
+        comm=between["comm"],
+        comm_overlapped=between["overlap"],
+        samples=between["samples"],
+    )
+
+
+def totals(scrape: Scrape, rank: int) -> dict[str, float]:
+    named = {
+        "steps": metrics.OPTIMIZER_STEPS,
+        "seconds": metrics.STEP_SECONDS,
+        "comm": metrics.COMM_SECONDS,
+        "overlap": metrics.COMM_OVERLAPPED_SECONDS,
+        "samples": metrics.SAMPLES,
+    }
+    found: dict[str, float] = defaultdict(float)
+    for name, metric in named.items():
+        found[name] = scrape.of(metric, rank=str(rank)) or 0.0
+    for phase, value in scrape.by_label(metrics.PHASE_SECONDS, "phase", rank).items():
+        found[f"phase {phase}"] = value
+    return found
+
+
+def median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def straggler(found: Sequence[Rank]) -> tuple[Rank, str, float, float] | None:
+    """The rank whose own work takes longest, which phase, its seconds a step and the median of the others.
+
+    None where all are even. With two ranks forward is not judged: the buffers' broadcast makes the faster one wait in it.
+    """
+    worst: tuple[Rank, str, float, float] | None = None
+    for phase in ("data", "backward") if len(found) < 3 else ("data", "forward", "backward"):
+        each = [(rank, value) for rank in found if (value := own_seconds(rank, phase)) is not None]
+        if len(each) < 2:
+            continue
+        slowest, seconds = max(each, key=lambda pair: pair[1])
+        usual = median([value for rank, value in each if rank is not slowest])
+        excess = seconds - usual
+        if seconds < usual * STRAGGLER_FACTOR or excess < STRAGGLER_SECONDS:
+            continue
+        if worst is None or excess > worst[2] - worst[3]:
+            worst = slowest, phase, seconds, usual
+    return worst
+
+
+def own_seconds(rank: Rank, phase: str) -> float | None:
+    found = rank.pace
+    if found is None or found.steps <= 0:
+        return None
+    return found.own_backward_seconds if phase == "backward" else found.phases.get(phase, 0.0) / found.steps

@@ -1,0 +1,323 @@
+"""`ddpjob explain`: each case that somebody meets has a finding with words and advice."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.jobs import ddpjob
+
+from ddpjob_api.codec import parse_spec
+from ddpjob_api.conditions import Reason
+from ddpjob_api.report import Failure, InEffect, Override
+from ddpjob_cli.explain.findings import Weight, findings
+from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
+from ddpjob_cli.ranks import Pace, Rank
+
+SPEC = parse_spec({"nodes": 2, "script": {"args": ["train.py"]}})
+BASE = Observation(name="digits", place="namespace default", spec=SPEC, nodes=2, now=1000.0)
+
+
+def conditions(**given: tuple[str, str, str]) -> dict[str, ConditionSeen]:
+    return {k: ConditionSeen(status=s, reason=r, message=m) for k, (s, r, m) in given.items()}
+
+
+def not_ready(reason: str, message: str) -> Observation:
+    return replace(BASE, conditions=conditions(PodsReady=("False", reason, message)))
+
+
+def failed(reason: str, message: str, failure: Failure | None = None) -> Observation:
+    return replace(BASE, conditions=conditions(Failed=("True", reason, message)), last_failure=failure)
+
+
+RUNNING = replace(
+    BASE,
+    state="Running",
+    conditions=conditions(
+        PodsReady=("True", "AllPodsReady", ""),
+        RendezvousReady=("True", "AllRanksJoined", ""),
+        Running=("True", "Training", ""),
+    ),
+    step=40,
+    total_steps=100,
+    samples_per_second=640.0,
+    eta_seconds=12.0,
+)
+
+
+def rank(
+    number: int, *, last: float = 999.0, phase: str = "forward", comm: float = 0.0, **phases: float
+) -> Rank:
+    """Ten steps of a tenth of a second each, unless the phases take longer."""
+    seconds = max(1.0, sum(phases.values()))
+    pace = Pace(steps=10, seconds=seconds, phases=phases, comm=comm, comm_overlapped=0.0, samples=320)
+    return Rank(
+        rank=number, node=number, pod=f"digits-{number}", host=f"node-{number}", step=40, phase=phase,
+        last_step_at=last, pace=pace,
+    )  # fmt: skip
+
+
+CASES: list[tuple[str, Observation, Weight, str, str]] = [
+    # what is met, the observation, and the first finding: weight, words in what, words in do
+    (
+        "no GPU is free",
+        not_ready("Unschedulable", "pod digits-0: Unschedulable: 0/5 nodes are available: 5 Insufficient nvidia.com/gpu."),
+        Weight.STOPS,
+        "0/5 nodes are available",
+        "no node has enough free nvidia.com/gpu",
+    ),
+    (
+        "memory, with more words behind",
+        not_ready("Unschedulable", "0/2 nodes are available: 1 Insufficient memory, 1 node(s) were unschedulable."),
+        Weight.STOPS,
+        "Insufficient memory",
+        "no node has enough free memory: lower resourcesPerNode (memory)",
+    ),
+    (
+        "a claim that is not there",
+        not_ready("Unschedulable", 'pod digits-0: Unschedulable: persistentvolumeclaim "ckpt" not found.'),
+        Weight.STOPS,
+        "ckpt",
+        "create the claim ckpt",
+    ),
+    (
+        "a taint",
+        not_ready("Unschedulable", "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: yes}."),
+        Weight.STOPS,
+        "untolerated",
+        "nodes are tainted (gpu): add a toleration",
+    ),
+    (
+        "a tag that was not pushed",
+        not_ready("ImagePullFailed", "pod digits-1: ErrImagePull: docker.io/x:y: not found"),
+        Weight.STOPS,
+        "ImagePullFailed: ErrImagePull",
+        "the name or tag is wrong",
+    ),
+    (
+        "a registry nobody answers at",
+        not_ready("ImagePullFailed", "pod digits-1: ErrImagePull: dial tcp 127.0.0.1:1: connect: connection refused"),
+        Weight.STOPS,
+        "connection refused",
+        "does not reach the registry",
+    ),
+    (
+        "a ConfigMap that is not there",
+        not_ready("VolumeNotReady", 'pod a: FailedMount: MountVolume.SetUp failed: configmap "my-code" not found'),
+        Weight.STOPS,
+        "my-code",
+        "create the ConfigMap my-code",
+    ),
+    (
+        "an image whose user is root",
+        not_ready("ContainerConfigError", "pod a: CreateContainerConfigError: container has runAsNonRoot and image will run as root"),
+        Weight.STOPS,
+        "runAsNonRoot",
+        "numeric USER",
+    ),
+    (
+        "a quota",
+        not_ready("QuotaExceeded", 'pods "digits-0" is forbidden: exceeded quota: team-a, requested: cpu=2'),
+        Weight.STOPS,
+        "exceeded quota",
+        "the quota team-a is used up",
+    ),
+    (
+        "pods run and do not meet",
+        replace(
+            not_ready("PodsStarting", "1 of 2 pods are ready"),
+            conditions=conditions(
+                PodsReady=("False", "PodsStarting", ""),
+                RendezvousReady=("False", "WaitingForRanks", "the launchers of 1 have not joined (1 of 2 have)"),
+            ),
+            pods=tuple(PodSeen(name=f"digits-{n}", index=n, phase="Running") for n in range(2)),
+        ),
+        Weight.STOPS,
+        "the launchers of 1 have not joined",
+        "NetworkPolicy",
+    ),
+    (
+        "a queue holds the pods",
+        replace(
+            not_ready("PodsStarting", "0 of 2"), pods=(PodSeen(name="digits-0", index=0, phase="Pending", gated=True),)
+        ),
+        Weight.STOPS,
+        "holds 1 pod back",
+        "Kueue",
+    ),
+    ("no operator", replace(BASE, managed=False, age_seconds=90), Weight.STOPS, "1 min 30 s", "operator installed"),
+    (
+        "suspended",
+        replace(BASE, spec=replace(SPEC, suspend=True)),
+        Weight.STOPS,
+        "suspended",
+        "kubectl patch ddpjob digits",
+    ),
+    ("an invalid spec", failed("InvalidSpec", "spec.template: hostname is ours"), Weight.STOPS, "hostname", "ddpjob lint"),
+    (
+        "a module that the image lacks",
+        failed(
+            "MaxRestartsExceeded",
+            "failed again",
+            Failure(
+                reason=Reason.PROGRAM_FAILED, rank=1, node=1, exit_code=1, message="ModuleNotFoundError: No module named 'timm'"
+            ),
+        ),
+        Weight.STOPS,
+        "failed again",
+        "the image has no timm",
+    ),
+    (
+        "out of memory, and training goes on",
+        replace(
+            RUNNING,
+            restarts=1,
+            last_failure=Failure(reason=Reason.OOM_KILLED, rank=0, node=0, pod="digits-0", signal="SIGKILL"),
+            pods=(PodSeen(name="digits-0", index=0, phase="Running", memory_limit="2Gi"),),
+        ),
+        Weight.FAILS,
+        "rank 0 (node 0): died of SIGKILL (restarts 1 of 3)",
+        "resourcesPerNode.limits.memory (now 2Gi)",
+    ),
+    (
+        "one rank waits for its data",
+        replace(RUNNING, ranks=tuple(rank(n, data=0.5 if n == 2 else 0.05, forward=0.3, backward=0.2) for n in range(4))),
+        Weight.SLOWS,
+        "rank 2 is the slowest: data 50 ms a step, the others 5 ms",
+        "DataLoader",
+    ),
+    (
+        "one rank computes longer",
+        replace(
+            RUNNING,
+            ranks=tuple(
+                rank(n, comm=0.0 if n == 3 else 0.4, forward=0.2, backward=0.7) for n in range(4)
+            ),
+        ),
+        Weight.SLOWS,
+        "rank 3 is the slowest: backward 70 ms a step, the others 30 ms",
+        "node is slower",
+    ),
+    (
+        "all ranks wait for data",
+        replace(RUNNING, ranks=tuple(rank(n, data=0.6, forward=0.2, backward=0.2) for n in range(2))),
+        Weight.SLOWS,
+        "data takes 60 % of the time",
+        "DataLoader workers",
+    ),
+    (
+        "all ranks wait for gradients",
+        replace(RUNNING, ranks=tuple(rank(n, comm=0.5, forward=0.3, backward=0.6) for n in range(2))),
+        Weight.SLOWS,
+        "waiting for gradients takes 50 %",
+        "ddpjob tune",
+    ),
+    (
+        "no step for minutes",
+        replace(
+            RUNNING,
+            ranks=(
+                rank(0, last=700.0, phase="backward", forward=0.5),
+                rank(1, last=700.0, phase="backward", forward=0.5),
+                rank(2, last=700.0, phase="data", forward=0.5),
+            ),
+        ),
+        Weight.STOPS,
+        "no step for 5 min 0 s, usually 100 ms; rank 2 in data",
+        "collective",
+    ),
+    ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),
+    (
+        "healthy ranks, unevenly busy",
+        replace(RUNNING, ranks=tuple(rank(n, forward=0.3 + 0.02 * n, backward=0.4, data=0.01 * n) for n in range(4))),
+        Weight.FINE,
+        "nothing is in its way",
+        "",
+    ),
+    (
+        "complete",
+        replace(BASE, conditions=conditions(Complete=("True", "AllRanksSucceeded", "")), step=100),
+        Weight.FINE,
+        "it is complete: 100 steps",
+        "",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seen", "weight", "what", "do"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what: str, do: str) -> None:
+    found = findings(seen)
+    assert (found[0].weight, what in found[0].what, do in found[0].do) == (weight, True, True), found[0]
+    assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
+
+
+def test_what_is_only_worth_knowing_comes_after_the_cause() -> None:
+    ddp = InEffect(
+        warnings=("broadcastBuffers has no buffers to send",),
+        overrides=(
+            Override(setting="bucketCapMB", asked="50", effective="50", where="train.py:3", applied=False),
+        ),
+    )
+    events = (
+        EventSeen(about="pod digits-0", reason="Unhealthy", message="Readiness probe failed", warning=True),
+        EventSeen(about="pod digits-1", reason="FailedMount", message="timed out", warning=True, count=7),
+    )
+    found = findings(replace(RUNNING, ddp=ddp, events=events, disruptions=2))
+    assert [(f.weight, f.where) for f in found] == [
+        (Weight.NOTES, "disruptions"),
+        (Weight.NOTES, "spec.ddp"),
+        (Weight.NOTES, "train.py:3"),
+        (Weight.NOTES, "pod digits-1"),
+        (Weight.FINE, ""),
+    ]
+    assert "FailedMount: timed out (7 times)" in found[3].what
+
+
+def test_a_failed_local_run_is_explained_from_its_folder(tmp_path: Path) -> None:
+    run = tmp_path / ".ddpjob" / "digits"
+    run.mkdir(parents=True)
+    (run / "state.json").write_text("{}")
+    failure = {"reason": "ProgramFailed", "rank": 1, "message": "ModuleNotFoundError: No module named 'timm'"}
+    last = {
+        "name": "digits",
+        "outcome": "Failed",
+        "exitCode": 1,
+        "message": "failed: rank 1",
+        "lastFailure": failure,
+    }
+    (run / "last.json").write_text(json.dumps(last))
+    result = ddpjob("explain", "digits", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("digits (.ddpjob/digits): Failed\nstops  failed: failed: rank 1")
+    assert "the image has no timm" in result.stdout
+    found = json.loads(ddpjob("explain", "--dir", str(run), "--json", cwd=tmp_path).stdout)
+    assert (found["state"], found["findings"][0]["weight"]) == ("Failed", "stops")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["explain"], 2, "which job? give its NAME"),
+        (["explain", "--dir", "nothing"], 2, "nothing has run there"),
+        (["explain", "digits", "--kubeconfig", "nothing"], 2, "no cluster to ask"),
+        (["explain", "digits", "--kubeconfig", "config", "--context", "other"], 2, "it has here"),
+        (["explain", "digits", "--kubeconfig", "config"], 69, "https://127.0.0.1:1 does not answer"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_sentence(
+    tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "here", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "me", "user": {"token": "x"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "current-context": "here",
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    result = ddpjob(*arguments, cwd=tmp_path, KUBECONFIG="")
+    assert (result.returncode, words in result.stderr) == (code, True), result.stderr
+    assert "Traceback" not in result.stderr

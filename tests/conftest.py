@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.cluster.plugin"]
+
 ROOT = Path(__file__).parents[1]
 seconds: dict[str, float] = defaultdict(float)
 counts: dict[str, int] = defaultdict(int)

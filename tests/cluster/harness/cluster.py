@@ -138,9 +138,14 @@ class Cluster:
         finally:
             self._delete_namespace(name)
 
-    def static_volume(self, namespace: str, name: str, size: str = "1Gi") -> Path:
-        """A PersistentVolumeClaim of that name, bound, ReadWriteMany, shared by the real nodes; its folder on them."""
-        folder = self.provider.shared_directory(f"{namespace}-{name}")
+    def static_volume(
+        self, namespace: str, name: str, size: str = "1Gi", *, limit_mb: int | None = None
+    ) -> Path:
+        """A PersistentVolumeClaim of that name, bound, ReadWriteMany, shared by the real nodes; its folder on them.
+
+        With a limit it can be filled: it is a memory disk of that size then.
+        """
+        folder = self.provider.shared_directory(f"{namespace}-{name}", size_mb=limit_mb)
         volume = f"{namespace}-{name}"
         access = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
         self.apply(
@@ -227,6 +232,23 @@ class Cluster:
     def heal(self, node: str, *, timeout: float = 90) -> None:
         """Plug it in again, and wait until the node is Ready."""
         self.provider.set_link(node, up=True)
+        self.wait(f"node/{node}", "condition=Ready", timeout=timeout)
+
+    def part(self, one: str, other: str) -> None:
+        """Two pods, by their addresses, reach each other no more: packets are dropped, no connection is reset."""
+        self.provider.set_path(one, other, up=False)
+
+    def join(self, one: str, other: str) -> None:
+        """End of `part`."""
+        self.provider.set_path(one, other, up=True)
+
+    def end_kubelet(self, node: str) -> None:
+        """The node's kubelet crashes and stays away; its pods run on."""
+        self.provider.stop_kubelet(node)
+
+    def restart_kubelet(self, node: str, *, timeout: float = 90) -> None:
+        """Start it again, and wait until the node is Ready."""
+        self.provider.start_kubelet(node)
         self.wait(f"node/{node}", "condition=Ready", timeout=timeout)
 
     @contextmanager

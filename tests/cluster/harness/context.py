@@ -92,6 +92,15 @@ class Context:
     def set_link(self, name: str, *, up: bool) -> None:
         self._refuse("cut a node off")
 
+    def set_path(self, one: str, other: str, *, up: bool) -> None:
+        self._refuse("part two pods")
+
+    def stop_kubelet(self, name: str) -> None:
+        self._refuse("end a kubelet")
+
+    def start_kubelet(self, name: str) -> None:
+        self._refuse("start a kubelet")
+
     def processes(self, uid: str, node: str) -> list[Process]:
         self._refuse("see a pod's processes")
 
@@ -107,7 +116,7 @@ class Context:
     def enforce_network_policies(self) -> None:
         """Its network does or does not; the test will show."""
 
-    def shared_directory(self, name: str) -> str:
+    def shared_directory(self, name: str, *, size_mb: int | None = None) -> str:
         self._refuse("share a folder between nodes")
 
     def _refuse(self, what: str) -> NoReturn:

@@ -156,6 +156,23 @@ class GoBuilt:
         """Plug or pull the node's network cable."""
         node.set_link(next(n for n in self.place.nodes if n.name == name), up=up)
 
+    def set_path(self, one: str, other: str, *, up: bool) -> None:
+        """Pass or drop what two pods send each other."""
+        for here in self.place.nodes:
+            node.set_path(here, one, other, up=up)
+            node.set_path(here, other, one, up=up)
+
+    def stop_kubelet(self, name: str) -> None:
+        """End the node's kubelet, as a crash does; its pods run on."""
+        if one := self._kubelet(name):
+            process.stop([one], grace_seconds=0)
+
+    def start_kubelet(self, name: str) -> None:
+        """Start it again, where it is gone."""
+        if self._kubelet(name) is None:
+            one = next(n for n in self.place.nodes if n.name == name)
+            RealNode(place=self.place, node=one, binaries=KUBERNETES.folder()).resume_kubelet()
+
     def processes(self, uid: str, _node: str) -> list[Process]:
         """The processes of a pod's containers."""
         return node.processes_of_pod(uid)
@@ -185,12 +202,22 @@ class GoBuilt:
                 if (name := f"kube-router-{one.index}") not in running:
                     spawn(place, name, one.inside(program, *_firewall(place, one.name)))
 
-    def shared_directory(self, name: str) -> str:
-        """A folder that is the same on all nodes, writable for every user."""
+    def shared_directory(self, name: str, *, size_mb: int | None = None) -> str:
+        """A folder that is the same on all nodes, writable for every user; with a size it is a memory disk."""
         folder = self.place.run / "volumes" / name
         folder.mkdir(parents=True, exist_ok=True)
+        if size_mb is not None and not folder.is_mount():
+            run("mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "ddpjob-test", folder)
         folder.chmod(0o777)
         return str(folder)
+
+    def _kubelet(self, name: str) -> Process | None:
+        index = next(n for n in self.place.nodes if n.name == name).index
+        return self._recorded(f"kubelet-{index}")
+
+    def _recorded(self, name: str) -> Process | None:
+        owner = slot.read_owner(self.place.number)
+        return next((p for p in owner.processes if p.name == name and p.alive), None) if owner else None
 
     def _control(self) -> ControlPlane:
         return ControlPlane(place=self.place, binaries=KUBERNETES.folder())

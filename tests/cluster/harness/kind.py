@@ -116,6 +116,19 @@ class Kind:
     def set_link(self, name: str, *, up: bool) -> None:
         run(self.engine, "network", "connect" if up else "disconnect", "kind", name)
 
+    def set_path(self, one: str, other: str, *, up: bool) -> None:
+        for node in self.nodes:
+            for source, target in ((one, other), (other, one)):
+                rule = ["FORWARD", "-s", source, "-d", target, "-j", "DROP"]
+                self._exec(node, "iptables", "-w", "-D" if up else "-I", *rule)
+
+    def stop_kubelet(self, name: str) -> None:
+        self._exec(name, "systemctl", "kill", "--signal=KILL", "kubelet")
+        self._exec(name, "systemctl", "stop", "kubelet")
+
+    def start_kubelet(self, name: str) -> None:
+        self._exec(name, "systemctl", "start", "kubelet")
+
     def processes(self, uid: str, node: str) -> list[Process]:
         names = f"pod{uid}|pod{uid.replace('-', '_')}"
         script = f"grep -lE '{names}' /proc/[0-9]*/cgroup | cut -d/ -f3 | sort -n | while read pid; do "
@@ -154,7 +167,9 @@ class Kind:
     def enforce_network_policies(self) -> None:
         """kind's own network does (since kind 0.24)."""
 
-    def shared_directory(self, name: str) -> str:
+    def shared_directory(self, name: str, *, size_mb: int | None = None) -> str:
+        if size_mb is not None:
+            raise CannotRun("a volume of limited size: kind's nodes have file systems of their own")
         folder = self._folder / "shared" / name
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)

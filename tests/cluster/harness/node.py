@@ -80,6 +80,10 @@ class RealNode:
         if self.kubelet is not None and not self.kubelet.alive:
             self._spawn_kubelet(self.node.run / "kubelet.yaml")
 
+    def resume_kubelet(self) -> None:
+        """Start a kubelet that was ended by a test."""
+        self._spawn_kubelet(self.node.run / "kubelet.yaml")
+
     def _spawn_kubelet(self, config: Path) -> None:
         node, place = self.node, self.place
         self.kubelet = spawn(
@@ -120,6 +124,14 @@ class RealNode:
 def set_link(node: Node, *, up: bool) -> None:
     """Plug or pull the node's network cable."""
     run("ip", "link", "set", node.veth, "up" if up else "down")
+
+
+def set_path(node: Node, source: str, target: str, *, up: bool) -> None:
+    """Pass or drop on this node, without a word to either side, what one pod sends another (addresses)."""
+    rule = ["FORWARD", "-s", source, "-d", target, "-j", "DROP"]
+    dropped = succeeds(*node.inside("iptables", "-w", "-C", *rule))
+    if dropped == up:
+        run(*node.inside("iptables", "-w", "-D" if up else "-I", *rule))
 
 
 def processes_of_pod(uid: str) -> list[Process]:

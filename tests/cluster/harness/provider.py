@@ -58,6 +58,14 @@ class Provider(Protocol):
 
     def set_link(self, name: str, *, up: bool) -> None: ...
 
+    def set_path(self, one: str, other: str, *, up: bool) -> None:
+        """Drop, or pass again, what two pods send each other, by their addresses; nobody is told."""
+        ...
+
+    def stop_kubelet(self, name: str) -> None: ...
+
+    def start_kubelet(self, name: str) -> None: ...
+
     def processes(self, uid: str, node: str) -> list[Process]:
         """The processes of a pod's containers, oldest first."""
         ...
@@ -72,8 +80,8 @@ class Provider(Protocol):
         """From now on NetworkPolicy objects have effect."""
         ...
 
-    def shared_directory(self, name: str) -> str:
-        """A folder that is the same on all nodes and writable for everyone."""
+    def shared_directory(self, name: str, *, size_mb: int | None = None) -> str:
+        """A folder that is the same on all nodes and writable for everyone; with a size it is a memory disk."""
         ...
 
 

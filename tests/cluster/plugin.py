@@ -1,4 +1,4 @@
-"""The fixture `cluster`: a real Kubernetes for the whole session.
+"""The fixtures of all that needs a real Kubernetes (tests/cluster, tests/chaos): one cluster for the whole session.
 
 Where no cluster can be had the tests skip, with one line that says what is missing; with CI=true they fail.
 

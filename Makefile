@@ -6,7 +6,7 @@ HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
 
-.PHONY: demo test test-all lint unit format docs cluster-up cluster-down demo-cluster clean
+.PHONY: demo test test-all chaos lint unit format docs cluster-up cluster-down demo-cluster clean
 
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
@@ -16,6 +16,9 @@ test: lint                           ## what CI runs: linters, types, unit tests
 
 test-all: lint                       ## everything that can run here
 	$(BIN)/pytest -m "not gpu"
+
+chaos: .venv/.dev                    ## break trainings on a cluster in every way we know, and say what it cost
+	$(BIN)/pytest -m chaos
 
 unit: .venv/.dev                     ## everything but the cluster
 	$(BIN)/pytest -m "$(BOUNDED) and not cluster"

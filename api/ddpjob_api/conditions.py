@@ -37,6 +37,8 @@ class Reason(StrEnum):
     VOLUME_NOT_READY = "VolumeNotReady"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_STORM = "NodeStorm"
     # RendezvousReady
     ALL_RANKS_JOINED = "AllRanksJoined"
     WAITING_FOR_RANKS = "WaitingForRanks"

@@ -191,6 +191,9 @@ class Recovery:
     rendezvous_timeout: timedelta = limited(timedelta(seconds=600), minimum=5, maximum=86_400)
     """How long the ranks may take to meet, from the moment the last pod is scheduled."""
 
+    node_lost_timeout: timedelta = limited(timedelta(seconds=120), minimum=10, maximum=86_400)
+    """How long a node may be NotReady before its pods, if their ranks are not seen alive, are replaced elsewhere."""
+
     grace_period: timedelta = limited(timedelta(seconds=60), minimum=1, maximum=86_400)
     """How long workers may take to save and end before they are killed."""
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections import Counter
+from datetime import UTC, datetime
 
 import kopf
 
@@ -19,6 +20,7 @@ from ddpjob_operator.client import Client, Http, Limiter
 from ddpjob_operator.errors import ApiError
 from ddpjob_operator.handlers import kopf_settings, registry
 from ddpjob_operator.health import Health, Metrics
+from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import Key
 from ddpjob_operator.poller import Poller
 from ddpjob_operator.queue import Queue
@@ -46,6 +48,7 @@ class Operator:
         self.client.observe = self.metrics.request
 
         self.cache = Cache()
+        self.nodes = Nodes(clock=lambda: datetime.now(UTC))
         self.tokens = Tokens(self.client)
         self.queue: Queue[Key] = Queue(self._work, workers=settings.workers)
         self.poller = Poller(
@@ -53,7 +56,7 @@ class Operator:
         )
         self.poller.observe = lambda result: self.metrics.polls.labels(result=result).inc()
         self.reconciler = Reconciler(
-            self.client, self.cache, self.tokens, self.poller, image=settings.trainer_image
+            self.client, self.cache, self.nodes, self.tokens, self.poller, image=settings.trainer_image
         )
         self.queue.failed = self._failed
         self.background: list[asyncio.Task[None]] = []
@@ -70,7 +73,7 @@ class Operator:
         if settings.health_port:
             await self.health.start(settings.health_host, settings.health_port)
         try:
-            await first(self.client, self.cache, settings.watch_namespaces)
+            await first(self.client, self.cache, self.nodes, settings.watch_namespaces)
             self.health.synced()
             for key in [*self.cache.keys()]:
                 self.queue.add(key)
@@ -91,7 +94,7 @@ class Operator:
             task.add_done_callback(lambda _: ended.set())
         settings = self.settings
         await kopf.operator(
-            registry=registry(self.cache, self.queue.add, self.reconciler.forget, self._clean_up),
+            registry=registry(self.cache, self.nodes, self.queue.add, self.reconciler.forget, self._clean_up),
             settings=kopf_settings(),
             standalone=True,
             clusterwide=not settings.watch_namespaces,
@@ -115,6 +118,7 @@ class Operator:
         await keep_in_sync(
             self.client,
             self.cache,
+            self.nodes,
             self.settings.watch_namespaces,
             every=self.settings.resync,
             add=self.queue.add,

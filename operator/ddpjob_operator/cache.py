@@ -43,6 +43,14 @@ class Cache:
     def jobs(self) -> Iterable[JobView]:
         return [entry.job for entry in self._entries.values() if entry.job is not None]
 
+    def on_node(self, name: str) -> list[Key]:
+        """The jobs with pods on a node."""
+        return [
+            key
+            for key, entry in self._entries.items()
+            if any(pod.host_node == name for pod in entry.pods.values())
+        ]
+
     def put_job(self, view: JobView) -> bool:
         """False where this is no news."""
         entry = self._entries.setdefault(view.key, Entry())

@@ -55,6 +55,7 @@ SERVICES = Kind("", "v1", "services")
 SECRETS = Kind("", "v1", "secrets")
 CLAIMS = Kind("", "v1", "persistentvolumeclaims")
 EVENTS = Kind("", "v1", "events")
+NODES = Kind("", "v1", "nodes")
 DEPLOYMENTS = Kind("apps", "v1", "deployments")
 
 
@@ -168,14 +169,16 @@ class Client:
             "PATCH", kind, path, query=query, body=patch, content_type=JSON_PATCH, verb="STATUS"
         )
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> None:
-        """Ask for the deletion of exactly this object; its absence is success."""
-        body = {
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, force: bool = False) -> None:
+        """Ask for the deletion of exactly this object; its absence is success. `force`: nobody is waited for."""
+        body: Body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Background",
             "preconditions": {"uid": uid},
         }
+        if force:
+            body["gracePeriodSeconds"] = 0
         try:
             await self._call("DELETE", kind, kind.path(namespace, name), body=body)
         except NotFound:

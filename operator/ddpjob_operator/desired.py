@@ -39,27 +39,30 @@ class PodSet:
     """Their outcome is in the status: the tracking finalizer goes."""
     track: tuple[PodView, ...] = ()
     """Live pods without the finalizer (somebody took it away): it comes back."""
+    force: tuple[PodView, ...] = ()
+    """On a lost node, where nobody ends them: taken away without waiting, so that no name or claim is held."""
     again: datetime | None = None
     """When to look again although nothing happened."""
 
     @property
     def empty(self) -> bool:
-        return not (self.create or self.delete or self.release or self.track)
+        return not (self.create or self.delete or self.release or self.track or self.force)
 
 
 def pod_set(job: JobView, status: Status, pods: Sequence[PodView], *, now: datetime) -> PodSet:
     """What to do, given the status that `status.advance` made of the same pods (and that was written)."""
     ended = [pod for pod in pods if pod.ended]
+    lost = tuple(pod for pod in pods if pod.lost)
     if status.finished:
-        released = tuple(pod for pod in ended if pod.tracked)
+        released = tuple(pod for pod in (*ended, *lost) if pod.tracked)
         live = tuple(pod for pod in pods if pod.live)
         due = leftovers_due(status, ended)
         if live and due is not None and now < due:
-            return PodSet(release=released, again=due)
-        return PodSet(release=released, delete=live)
-    released = tuple(pod for pod in ended if pod.tracked and pod.incarnation < status.incarnation)
+            return PodSet(release=released, force=lost, again=due)
+        return PodSet(release=released, force=lost, delete=live)
+    released = tuple(pod for pod in (*ended, *lost) if pod.tracked and pod.incarnation < status.incarnation)
     if job.spec is None or job.spec.suspend or status.runtime is None:
-        return PodSet(release=released, delete=tuple(pod for pod in pods if pod.live))
+        return PodSet(release=released, force=lost, delete=tuple(pod for pod in pods if pod.live))
     nodes = job.spec.nodes
     keep = members(pods, nodes)
     surplus = [pod for pod in pods if pod.live and keep.get(pod.index) is not pod]
@@ -76,6 +79,7 @@ def pod_set(job: JobView, status: Status, pods: Sequence[PodView], *, now: datet
         create=tuple(create),
         delete=(*surplus, *old_logs(pods)),
         release=released,
+        force=lost,
         track=tuple(pod for pod in keep.values() if not pod.tracked),
         again=again,
     )

@@ -13,6 +13,7 @@ from ddpjob_api.names import LABEL_JOB
 from ddpjob_api.spec import GROUP, PLURAL, VERSION
 from ddpjob_operator.access import connection
 from ddpjob_operator.cache import Cache
+from ddpjob_operator.nodes import Nodes, node_of
 from ddpjob_operator.observe import JobView, Key, PodView, ServiceView, job_of, pod_of, service_of
 
 V = TypeVar("V", JobView, PodView, ServiceView)
@@ -20,6 +21,7 @@ V = TypeVar("V", JobView, PodView, ServiceView)
 
 def registry(
     cache: Cache,
+    nodes: Nodes,
     add: Callable[[Key], None],
     forget: Callable[[str], None],
     clean_up: Callable[[], Awaitable[None]],
@@ -50,6 +52,15 @@ def registry(
     @kopf.on.event("", "v1", "services", labels={LABEL_JOB: kopf.PRESENT}, registry=found)
     async def on_service(event: Mapping[str, Any], **_: Any) -> None:
         news(event, service_of(event["object"]), cache.put_service)
+
+    if nodes.watched:
+
+        @kopf.on.event("", "v1", "nodes", registry=found)
+        async def on_node(event: Mapping[str, Any], **_: Any) -> None:
+            view = node_of(event["object"])
+            changed = nodes.drop(view) if event["type"] == "DELETED" else nodes.put(view)
+            for key in cache.on_node(view.name) if changed else ():
+                add(key)
 
     @kopf.on.cleanup(registry=found)
     async def on_cleanup(**_: Any) -> None:

@@ -72,22 +72,15 @@ def account(
             if accounted(pod, pods):
                 continue
             loss = loss_of(pod)
-            known_restart = status.last_failure is not None and status.last_failure.reason in RESTARTS
+            failure = failure_of(pod, loss, status, now)
+            last = status.last_failure
+            known_restart = last is not None and last.reason in RESTARTS
             if same_incident(pod, status.incident, status.generation) and (
                 loss.reason not in RESTARTS or known_restart
             ):
+                if last is None or last.generation < status.generation or knows_more(failure, last):
+                    status = replace(status, last_failure=failure)
                 continue
-            failure = Failure(
-                reason=loss.reason,
-                node=pod.index,
-                pod=pod.name,
-                pod_uid=pod.uid,
-                host_node=pod.host_node,
-                exit_code=pod.end.exit_code if pod.end else None,
-                message=loss.message[:1024],
-                generation=status.generation,
-                at=stamp(now),
-            )
             after = past_all(pods, after)
             status = replace(
                 status,
@@ -133,6 +126,8 @@ def loss_of(pod: PodView) -> Loss:
     """What took a pod away that is not live."""
     end, name = pod.end, f"pod {pod.name}"
     where = f" on node {pod.host_node}" if pod.host_node else ""
+    if pod.lost is not None:
+        return Loss(reason=Reason.NODE_LOST, message=f"{name}: {pod.lost}")
     if end is not None and end.reason == "OOMKilled":
         limit = f" (limit {pod.memory_limit})" if pod.memory_limit else ""
         return Loss(
@@ -159,13 +154,43 @@ def loss_of(pod: PodView) -> Loss:
     )
 
 
+def failure_of(pod: PodView, loss: Loss, status: Status, now: datetime) -> Failure:
+    """A pod's loss as `status.lastFailure` shows it."""
+    return Failure(
+        reason=loss.reason,
+        node=pod.index,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        host_node=pod.host_node,
+        exit_code=pod.end.exit_code if pod.end else None,
+        message=loss.message[:1024],
+        generation=status.generation,
+        at=stamp(now),
+    )
+
+
+def knows_more(one: Failure, other: Failure) -> bool:
+    """Whether one says why the pod was lost of which the other says only that it was."""
+    return (
+        other.reason is Reason.POD_LOST
+        and one.reason is not Reason.POD_LOST
+        and one.pod_uid is not None
+        and one.pod_uid == other.pod_uid
+    )
+
+
 def reported(pod: PodView) -> Failure | None:
     """The failure that the launcher itself named in its last words."""
     return pod.end.report.failure if pod.end and pod.end.report else None
 
 
 def newer(one: Failure | None, other: Failure | None) -> Failure | None:
-    """The later failure; where the times are equal the second, which comes from closer to it."""
+    """The later failure; where the times are equal the second, which comes from closer to it.
+
+    A coordinator sees that a launcher is gone and repeats that; what the cluster knows of the same pod stays.
+    """
     if one is None or other is None:
         return other or one
+    if knows_more(one, other):
+        return one
     return other if (other.at or "") >= (one.at or "") else one

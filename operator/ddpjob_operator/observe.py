@@ -91,6 +91,8 @@ class PodView:
     deleting: bool
     over: bool
     """Its deletion's grace period is over, whatever its status says."""
+    leave_by: datetime | None
+    """Until when it may take to end, once it is being deleted."""
     phase: str
     ready: bool
     started: bool
@@ -103,6 +105,8 @@ class PodView:
     """What the DisruptionTarget condition or the kubelet says, e.g. `EvictionByEvictionAPI: …`."""
     memory_limit: str | None
     end: End | None
+    lost: str | None = None
+    """Its node is lost, in words; a judgement of ours (`lost.py`), not the cluster's."""
 
     @property
     def ended(self) -> bool:
@@ -111,7 +115,7 @@ class PodView:
     @property
     def live(self) -> bool:
         """It runs or will."""
-        return not self.ended and not self.deleting
+        return not self.ended and not self.deleting and self.lost is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +179,7 @@ def pod_of(body: Mapping[str, Any]) -> PodView | None:
         tracked=FINALIZER_TRACKING in (meta.get("finalizers") or []),
         deleting=deleting,
         over=deleting and meta.get("deletionGracePeriodSeconds", 0) == 0,
+        leave_by=moment_of(meta.get("deletionTimestamp")),
         phase=str(status.get("phase") or "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         started="running" in (container.get("state") or {}),

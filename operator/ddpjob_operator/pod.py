@@ -30,7 +30,7 @@ from ddpjob_api.names import (
     secret_name,
     service_name,
 )
-from ddpjob_api.spec import API_VERSION, KIND, Placement, Spec
+from ddpjob_api.spec import API_VERSION, KIND, Placement, Recovery, Spec
 from ddpjob_operator.model import Runtime, Status
 from ddpjob_operator.observe import JobView
 from ddpjob_operator.overlay import laid_over
@@ -190,6 +190,7 @@ def for_launcher(spec: Spec) -> Spec:
     return replace(
         spec, template={}, env=(), env_from=(), image=None, image_pull_secrets=(), suspend=False,
         active_deadline=None, ttl_after_finished=None,
+        recovery=replace(spec.recovery, node_lost_timeout=Recovery().node_lost_timeout),
     )  # fmt: skip
 
 

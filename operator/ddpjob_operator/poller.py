@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
@@ -26,6 +26,8 @@ from ddpjob_operator.tokens import Tokens
 log = logging.getLogger("ddpjob.poller")
 AT_ONCE = 32
 TIMEOUT = aiohttp.ClientTimeout(total=3, connect=1)
+HEARD = timedelta(seconds=15)
+"""A coordinator that was silent for longer (and for three questions) is not taken to be alive."""
 EAGER = timedelta(seconds=1)
 """Pause between questions while a job starts or restarts."""
 
@@ -36,6 +38,7 @@ class Said:
 
     pod_uid: str
     report: JobReport
+    at: datetime
 
 
 class Poller:
@@ -49,12 +52,14 @@ class Poller:
         tell: Callable[[Key], None],
         poll: timedelta,
         progress: timedelta,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cache = cache
         self._tokens = tokens
         self._tell = tell
         self._poll = poll
         self._progress = progress
+        self._clock = clock
         self._said: dict[str, Said] = {}
         self._due: dict[str, float] = {}
         """By job uid, in the loop's time; absent: now."""
@@ -71,6 +76,12 @@ class Poller:
         said = self._said.get(job.uid)
         return said.report if said and coordinator and said.pod_uid == coordinator.uid else None
 
+    def heard(self, job: JobView, coordinator: PodView | None) -> JobReport | None:
+        """The report, if this pod gave it a moment ago: it is alive, and so are those it does not miss."""
+        report, said = self.report(job, coordinator), self._said.get(job.uid)
+        patience = max(HEARD, 3 * self._settled)
+        return report if said is not None and self._clock() - said.at <= patience else None
+
     def soon(self, job_uid: str) -> None:
         """Something happened to the job's pods: ask at once."""
         self._due.pop(job_uid, None)
@@ -85,6 +96,11 @@ class Poller:
     def progress_every(self) -> timedelta:
         """How often progress may be written, so that all jobs together stay a small part of the rate limit."""
         return max(self._progress, timedelta(seconds=len(self._said) / 10))
+
+    @property
+    def _settled(self) -> timedelta:
+        """Between two questions to a coordinator whose job runs."""
+        return max(self._poll, timedelta(seconds=len(self._said) / 50))
 
     async def run(self) -> None:
         """Ask, for ever."""
@@ -142,7 +158,7 @@ class Poller:
         async with self._limit:
             report = await self._fetch(job, coordinator)
         self.observe("ok" if report else "failed")
-        settled = max(self._poll, timedelta(seconds=len(self._said) / 50))
+        settled = self._settled
         if report is None:
             misses = self._misses[job.uid] = self._misses.get(job.uid, 0) + 1
             pause = min(settled, EAGER * misses)
@@ -150,7 +166,7 @@ class Poller:
             self._misses.pop(job.uid, None)
             pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)
             before = self._said.get(job.uid)
-            self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report)
+            self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report, at=self._clock())
             happened = (
                 before is None or before.pod_uid != coordinator.uid or news(before.report) != news(report)
             )

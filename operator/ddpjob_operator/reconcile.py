@@ -24,7 +24,9 @@ from ddpjob_operator.client import DDPJOBS, EVENTS, PODS, Client
 from ddpjob_operator.desired import PodSet, members, pod_set
 from ddpjob_operator.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from ddpjob_operator.events import between, bodies
+from ddpjob_operator.lost import Weighed, seen_alive, tolerations, weigh
 from ddpjob_operator.model import Runtime, Status, moment_of, write_status
+from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import JobView, Key, PodView, Waiting, job_of, owner_of, pod_of
 from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.poller import Poller
@@ -65,6 +67,7 @@ class Reconciler:
         self,
         client: Client,
         cache: Cache,
+        nodes: Nodes,
         tokens: Tokens,
         poller: Poller,
         *,
@@ -73,6 +76,7 @@ class Reconciler:
     ) -> None:
         self._client = client
         self._cache = cache
+        self._nodes = nodes
         self._tokens = tokens
         self._poller = poller
         self._image = image
@@ -104,6 +108,8 @@ class Reconciler:
         now = self._clock()
         memory = self._memory.setdefault(job.uid, Memory())
         admission = await self._admission(job, entry, memory)
+        weighed = self._weigh(job, pods, now)
+        pods = weighed.pods
         there = members(pods, job.spec.nodes if job.spec else 0)
         if memory.members != (uids := frozenset(f"{p.uid}{p.started}{p.ready}" for p in there.values())):
             memory.members = uids
@@ -116,6 +122,7 @@ class Reconciler:
             runtime=self._runtime(job),
             report=self._poller.report(job, there.get(0)),
             refused=memory.refused,
+            nodes=weighed.trouble,
             hints=memory.hints,
         )
         status = advance(seen, now=now, progress_every=self._poller.progress_every)
@@ -134,7 +141,22 @@ class Reconciler:
             again = await self._act(job, entry, status, plan, memory, fresh=written)
             if again is not None:
                 return again
-        return await self._later(job, seen, status, plan, memory, now)
+        return await self._later(job, seen, status, plan, memory, now, lost_due=weighed.due)
+
+    def _weigh(self, job: JobView, pods: tuple[PodView, ...], now: datetime) -> Weighed:
+        """The pods, with those given up whose node is lost."""
+        if job.spec is None:
+            return Weighed(pods=pods)
+        coordinator = members(pods, job.spec.nodes).get(0)
+        report = self._poller.heard(job, coordinator)
+        away = self._nodes.away(coordinator.host_node) if coordinator else None
+        return weigh(
+            pods,
+            self._nodes,
+            timeout=job.spec.recovery.node_lost_timeout,
+            alive=lambda pod: seen_alive(pod, coordinator, report, away),
+            now=now,
+        )
 
     def _runtime(self, job: JobView) -> Runtime:
         image = (job.spec.image if job.spec else None) or self._image
@@ -214,8 +236,24 @@ class Reconciler:
         await self._release(plan.release)
         await together(self._track(pod) for pod in plan.track)
         await together(self._delete(pod) for pod in plan.delete)
-        if not plan.create or spec is None or runtime is None:
-            return None
+        again = None
+        if plan.create and spec is not None and runtime is not None:
+            again = await self._fill(job, spec, status, runtime, plan, memory, fresh=fresh)
+        await together(self._delete(pod, force=True) for pod in plan.force)
+        return again
+
+    async def _fill(
+        self,
+        job: JobView,
+        spec: Spec,
+        status: Status,
+        runtime: Runtime,
+        plan: PodSet,
+        memory: Memory,
+        *,
+        fresh: bool,
+    ) -> float | None:
+        """Make the pods that are missing."""
         if not fresh:
             there = await self._refresh(job)
             if there is None or there.deleting or there.version != job.version:
@@ -239,6 +277,8 @@ class Reconciler:
         """True: the pod is there. False: its name is not free yet. Trouble: the API server does not take it."""
         namespace, name = job.key.namespace, pod_name(job.key.name, index, status.incarnation)
         body = pod(job, spec, status, runtime, index=index, incarnation=status.incarnation)
+        if not self._nodes.watched:
+            body["spec"].setdefault("tolerations", []).extend(tolerations(spec.recovery.node_lost_timeout))
         try:
             made: dict[str, Any] | None = await self._client.create(PODS, namespace, body)
         except AlreadyExists:
@@ -285,9 +325,9 @@ class Reconciler:
         if view is not None:
             self._cache.put_pod(view)
 
-    async def _delete(self, pod: PodView) -> None:
+    async def _delete(self, pod: PodView, *, force: bool = False) -> None:
         try:
-            await self._client.delete(PODS, pod.key.namespace, pod.name, uid=pod.uid)
+            await self._client.delete(PODS, pod.key.namespace, pod.name, uid=pod.uid, force=force)
         except Conflict:
             self._cache.drop(pod)
 
@@ -321,13 +361,23 @@ class Reconciler:
                 log.warning("%s: event not written: %s", job.key, error)
 
     async def _later(
-        self, job: JobView, seen: Observed, status: Status, plan: PodSet, memory: Memory, now: datetime
+        self,
+        job: JobView,
+        seen: Observed,
+        status: Status,
+        plan: PodSet,
+        memory: Memory,
+        now: datetime,
+        *,
+        lost_due: datetime | None,
     ) -> float | None:
         """Seconds until something is due by the clock alone."""
         spec = job.spec
         due: list[timedelta] = []
         if plan.again is not None:
             due.append(plan.again - now)
+        if lost_due is not None:
+            due.append(lost_due - now)
         if status.finished:
             end = moment_of(status.completion_time)
             if spec is not None and spec.ttl_after_finished is not None and end is not None:

@@ -11,16 +11,17 @@ from datetime import timedelta
 
 from ddpjob_api.names import LABEL_JOB
 from ddpjob_operator.cache import Cache
-from ddpjob_operator.client import DDPJOBS, PODS, SERVICES, Client
-from ddpjob_operator.errors import ApiError
+from ddpjob_operator.client import DDPJOBS, NODES, PODS, SERVICES, Client
+from ddpjob_operator.errors import ApiError, Forbidden
+from ddpjob_operator.nodes import Nodes, node_of
 from ddpjob_operator.observe import JobView, Key, PodView, ServiceView, job_of, pod_of, service_of
 
 log = logging.getLogger("ddpjob.resync")
 FIRST_PAUSE_SECONDS = 2.0
 
 
-async def resync(client: Client, cache: Cache, namespaces: Sequence[str]) -> list[Key]:
-    """Bring the cache up to date.
+async def resync(client: Client, cache: Cache, nodes: Nodes, namespaces: Sequence[str]) -> list[Key]:
+    """Bring the cache up to date. Nodes are listed where the operator serves the whole cluster.
 
     Returns:
         The keys of the ghosts found.
@@ -28,6 +29,13 @@ async def resync(client: Client, cache: Cache, namespaces: Sequence[str]) -> lis
     Raises:
         ApiError: a list could not be had; the cache is as it was.
     """
+    if not namespaces:
+        try:
+            nodes.settle([node_of(body) for body in await client.list(NODES, None)])
+        except Forbidden as error:
+            if nodes.watched:
+                raise
+            log.warning("nodes are not watched, so lost ones are noticed late: %s", error)
     before = cache.newest()
     jobs: list[JobView] = []
     others: list[PodView | ServiceView | None] = []
@@ -51,6 +59,7 @@ async def resync(client: Client, cache: Cache, namespaces: Sequence[str]) -> lis
 async def keep_in_sync(
     client: Client,
     cache: Cache,
+    nodes: Nodes,
     namespaces: Sequence[str],
     *,
     every: timedelta,
@@ -61,7 +70,7 @@ async def keep_in_sync(
     while True:
         await asyncio.sleep(every.total_seconds())
         try:
-            ghosts = await resync(client, cache, namespaces)
+            ghosts = await resync(client, cache, nodes, namespaces)
         except ApiError as error:
             log.warning("resync failed, the next one is in %s: %s", every, error)
             done(False, 0)
@@ -71,11 +80,11 @@ async def keep_in_sync(
         done(True, len(ghosts))
 
 
-async def first(client: Client, cache: Cache, namespaces: Sequence[str]) -> None:
+async def first(client: Client, cache: Cache, nodes: Nodes, namespaces: Sequence[str]) -> None:
     """The list before anything else, tried until it succeeds (the CRD may not be there yet)."""
     while True:
         try:
-            await resync(client, cache, namespaces)
+            await resync(client, cache, nodes, namespaces)
             return
         except ApiError as error:
             log.warning("the objects cannot be listed yet: %s", error)

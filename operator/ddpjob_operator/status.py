@@ -52,6 +52,8 @@ class Observed:
     """What the coordinator of the live pod of index 0 said last."""
     refused: Trouble | None = None
     """Why the API server did not take a pod."""
+    nodes: Trouble | None = None
+    """What is known against the nodes of its pods."""
     hints: Mapping[str, Waiting] = field(default_factory=dict)
     """By pod uid: what the cluster's events say about a pod that waits without a reason of its own."""
 

@@ -31,6 +31,8 @@ class Seen(Protocol):
     def refused(self) -> Trouble | None: ...
     @property
     def hints(self) -> Mapping[str, Waiting]: ...
+    @property
+    def nodes(self) -> Trouble | None: ...
 
 
 REASONS = {
@@ -66,7 +68,7 @@ def trouble_of(seen: Seen, now_there: Mapping[int, PodView]) -> Trouble | None:
         if waiting is not None and waiting.reason in REASONS and not pod.started:
             found.append((REASONS[waiting.reason], pod, waiting))
     if not found:
-        return None
+        return seen.nodes
     reason, pod, waiting = min(found, key=lambda entry: URGENCY.index(entry[0]))
     others = sum(entry[0] is reason for entry in found) - 1
     old = seen.job.status.condition(Condition.PODS_READY)

@@ -17,6 +17,7 @@ from ddpjob_operator.client import Answer
 
 Body = dict[str, Any]
 PLURALS = {"ddpjobs": "DDPJob", "pods": "Pod", "services": "Service", "secrets": "Secret", "events": "Event",
+           "nodes": "Node",
            "persistentvolumeclaims": "PersistentVolumeClaim"}  # fmt: skip
 
 
@@ -79,7 +80,7 @@ class FakeApi:
             wanted = ((body or {}).get("preconditions") or {}).get("uid")
             if wanted not in (None, found["metadata"]["uid"]):
                 return failure(409, "Conflict", "Precondition failed: UID")
-            self.delete(plural, namespace, name)
+            self.delete(plural, namespace, name, grace=(body or {}).get("gracePeriodSeconds"))
             return Answer(status=200, body={})
         return self.patch(key, found, subresource, body, content_type)
 
@@ -152,7 +153,10 @@ class FakeApi:
         on_node = plural == "pods" and body["spec"].get("nodeName") and not ended(body)
         seconds = body["spec"].get("terminationGracePeriodSeconds", 30) if on_node else 0
         seconds = seconds if grace is None else grace
-        if "deletionTimestamp" not in body["metadata"]:
+        if (
+            "deletionTimestamp" not in body["metadata"]
+            or seconds < body["metadata"]["deletionGracePeriodSeconds"]
+        ):
             body["metadata"]["deletionTimestamp"] = stamp(self.now + timedelta(seconds=seconds))
             body["metadata"]["deletionGracePeriodSeconds"] = seconds
             self._store("MODIFIED", key, body)

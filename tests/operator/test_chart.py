@@ -81,6 +81,8 @@ def test_rendered_objects_are_restricted_and_namespaced_installs_have_no_cluster
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
         }  # fmt: skip
+    (role,) = [d for d in documents if d["kind"] == "ClusterRole" and d["metadata"]["name"] == "ddpjob"]
+    assert {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]} in role["rules"]
     crd = next(d for d in documents if d["kind"] == "CustomResourceDefinition")
     source = yaml.safe_load((ROOT / "crds" / "ddpjob.yaml").read_text())
     assert crd["spec"] == source["spec"]

@@ -47,6 +47,23 @@ async def loses_the_coordinator_and_another(world: World) -> None:
     await world.run()
 
 
+async def loses_the_coordinators_node(world: World) -> None:
+    await starts(world)
+    await world.node("node-0", ready=False)
+    await world.passes(121)
+    await world.passes(10)
+    await world.run()
+
+
+async def loses_all_its_nodes_at_once(world: World) -> None:
+    await starts(world)
+    for name in ("node-0", "node-1"):
+        await world.node(name, ready=False)
+    await world.passes(121)
+    await world.passes(10)
+    await world.run()
+
+
 async def completes(world: World) -> None:
     await starts(world)
     await world.done(result={"accuracy": 1.0})
@@ -82,7 +99,8 @@ async def is_deleted(world: World) -> None:
 
 
 STORIES: list[Story] = [
-    starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_the_coordinator_and_another, completes,
+    starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_the_coordinator_and_another,
+    loses_the_coordinators_node, loses_all_its_nodes_at_once, completes,
     fails_by_its_budget, is_suspended_and_resumed, is_deleted,
 ]  # fmt: skip
 
@@ -91,7 +109,7 @@ def outcome(world: World) -> dict[str, Any]:
     """What must not depend on where the operator died. (Names may: a number can be skipped, never used twice.)"""
     assert len(world.created) == len(set(world.created)), f"a name was used twice: {world.created}"
     if ("ddpjobs", "ns", "train") not in world.api.objects:
-        return {"left": sorted(key for key in world.api.objects if key[0] != "events")}
+        return {"left": sorted(key for key in world.api.objects if key[0] not in ("events", "nodes"))}
     status = world.status
     return {
         "conditions": {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]},

@@ -377,7 +377,7 @@ async def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     await world.passes(59)
     assert ("ddpjobs", "ns", "train") in world.api.objects
     await world.passes(2)
-    assert [key for key in world.api.objects if key[0] != "events"] == []
+    assert [key for key in world.api.objects if key[0] not in ("events", "nodes")] == []
 
 
 async def test_deletion_leaves_nothing_even_if_the_operator_was_down() -> None:
@@ -386,7 +386,7 @@ async def test_deletion_leaves_nothing_even_if_the_operator_was_down() -> None:
     assert world.tracked() == []
     for name in list(world.api.pods()):
         await world.stopped(name)
-    assert [key for key in world.api.objects if key[0] != "events"] == []
+    assert [key for key in world.api.objects if key[0] not in ("events", "nodes")] == []
 
     world = await started()
     world.operators.clear()

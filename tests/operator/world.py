@@ -9,11 +9,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.operator.fake_api import Body, Crash, FakeApi, last_words, terminated
+from tests.operator.fake_api import Body, Crash, FakeApi, last_words, stamp, terminated
 
 from ddpjob_api.report import JobReport
 from ddpjob_operator.cache import Cache
 from ddpjob_operator.client import Client
+from ddpjob_operator.nodes import Nodes, node_of
 from ddpjob_operator.observe import Key, PodView, job_of, pod_of, service_of
 from ddpjob_operator.poller import Poller, Said
 from ddpjob_operator.reconcile import Reconciler
@@ -41,27 +42,35 @@ class Operator:
         self.api = api
         self.client = Client(api, manager="ddpjob-operator")
         self.cache = Cache()
+        self.nodes = Nodes(clock=lambda: api.now)
         self.tokens = Tokens(self.client)
         self.todo: dict[Key, None] = {}
         self.timers: dict[Key, float] = {}
         self.poller = DeafPoller(
-            self.cache, self.tokens, tell=self.add, poll=timedelta(seconds=5), progress=timedelta(seconds=15)
-        )
+            self.cache, self.tokens, tell=self.add, poll=timedelta(seconds=5), progress=timedelta(seconds=15),
+            clock=lambda: api.now,
+        )  # fmt: skip
         self.reconciler = Reconciler(
-            self.client, self.cache, self.tokens, self.poller, image=IMAGE, clock=lambda: api.now
+            self.client, self.cache, self.nodes, self.tokens, self.poller, image=IMAGE, clock=lambda: api.now
         )
 
     def add(self, key: Key) -> None:
         self.todo[key] = None
 
     async def start(self) -> None:
-        await resync(self.client, self.cache, ())
+        await resync(self.client, self.cache, self.nodes, ())
         for key in self.cache.keys():  # noqa: SIM118
             self.add(key)
 
     def told(self, event: str, body: Body) -> None:
         """What `handlers.py` does with a watch event."""
         kind = body.get("kind")
+        if kind == "Node":
+            node = node_of(body)
+            changed = self.nodes.drop(node) if event == "DELETED" else self.nodes.put(node)
+            for key in self.cache.on_node(node.name) if changed else ():
+                self.add(key)
+            return
         view: Any = None
         put: Callable[[Any], bool] = lambda _: False  # noqa: E731
         if kind == "DDPJob":
@@ -112,6 +121,8 @@ class World:
         """Names of all pods ever made."""
         self.crashes = 0
         self.operators: list[Operator] = []
+        for index in range(8):
+            self.api.create("nodes", "", node_body(f"node-{index}", self.api.now, ready=True))
         self.api.changed = self._changed
 
     def _changed(self, event: str, body: Body) -> None:
@@ -250,8 +261,16 @@ class World:
             job = operator.cache.entry(KEY).job
             assert job is not None
             uid = self.pod(self.live()[0])["metadata"]["uid"]
-            operator.poller._said[job.uid] = Said(pod_uid=uid, report=said)
+            operator.poller._said[job.uid] = Said(pod_uid=uid, report=said, at=self.api.now)
             operator.add(KEY)
+        await self.settle()
+
+    # what happens to nodes
+
+    async def node(self, name: str, *, ready: bool = True) -> None:
+        """A node becomes Ready or NotReady."""
+        body = node_body(name, self.api.now, ready=ready)
+        self.api.change("nodes", "", name, lambda found: found.update(status=body["status"]))
         await self.settle()
 
     # what one sees
@@ -298,6 +317,17 @@ class World:
         ]
 
 
+def node_body(name: str, at: datetime, *, ready: bool) -> Body:
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "Unknown",
+        "reason": "KubeletReady" if ready else "NodeStatusUnknown",
+        "message": "kubelet is posting ready status" if ready else "Kubelet stopped posting node status.",
+        "lastTransitionTime": stamp(at),
+    }
+    return {"kind": "Node", "metadata": {"name": name}, "status": {"conditions": [condition]}}
+
+
 def on_node(body: Body, at: datetime, **container: Any) -> None:
     """Scheduled; the trainer container is in that state."""
     body["spec"]["nodeName"] = f"node-{body['metadata']['labels']['ddpjob.dev/index']}"
@@ -310,7 +340,10 @@ def on_node(body: Body, at: datetime, **container: Any) -> None:
 
 
 def running(body: Body, *, ready: bool) -> None:
-    body["spec"]["nodeName"] = f"node-{body['metadata']['labels']['ddpjob.dev/index']}"
+    """A first pod runs on the node of its index, a replacement on one of the others."""
+    labels = body["metadata"]["labels"]
+    first = labels["ddpjob.dev/incarnation"] == "0"
+    body["spec"]["nodeName"] = f"node-{int(labels['ddpjob.dev/index']) + (0 if first else 4)}"
     body["status"] = {
         "phase": "Running",
         "podIP": "127.0.0.9",

@@ -35,6 +35,8 @@ class LauncherEnv(StrEnum):
     RUN_DIR = "DDPJOB_RUN_DIR"
     """Memory volume for pages, error files and stacks."""
     CHECKPOINT_DIR = "DDPJOB_CHECKPOINT_DIR"
+    HISTORY = "DDPJOB_HISTORY"
+    """File in which the node's history is kept; default: beside the checkpoints of a shared claim, else nowhere."""
     TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"
     POD_NAME = "DDPJOB_POD_NAME"
     POD_UID = "DDPJOB_POD_UID"

@@ -21,6 +21,8 @@ from ddpjob_api.codec import Path as FieldPath
 from ddpjob_api.rules import Verdict
 from ddpjob_api.spec import Backend
 from ddpjob_cli.commands.explain import explain
+from ddpjob_cli.commands.logs import logs
+from ddpjob_cli.commands.top import top
 from ddpjob_cli.document import Document, jobs, one_job, one_value
 from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, RefusedJob, Unusable
 from ddpjob_cli.lint import Remark, count, examine
@@ -212,7 +214,8 @@ def version(*, as_json: bool) -> None:
         click.echo(f"{key} {value if value is not None else 'not installed'}")
 
 
-cli.add_command(explain)
+for command in (explain, logs, top):
+    cli.add_command(command)
 
 
 def option(text: str) -> tuple[FieldPath, object, str]:

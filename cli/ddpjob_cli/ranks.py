@@ -112,6 +112,8 @@ class Place:
     node: int
     pod: str
     host: str = ""
+    port: int = 0
+    """Of its launcher's metrics."""
     scrapes: Sequence[Scrape] = field(default_factory=tuple)
     """Oldest first."""
     problem: str = ""
@@ -168,6 +170,10 @@ def pace(first: Scrape, last: Scrape, rank: int) -> Pace | None:
     between = {name: value - since.get(name, 0.0) for name, value in whole.items()}
     if between["steps"] <= 0 or any(value < 0 for value in between.values()):
         between = whole
+    elif between["comm"] <= 0 < whole["seconds"]:
+        # torch's clock is read now and then: until it has been, what was usual is the best guess.
+        part = between["seconds"] / whole["seconds"]
+        between |= {name: whole[name] * part for name in ("comm", "overlap")}
     phases = {
         name.removeprefix("phase "): value for name, value in between.items() if name.startswith("phase ")
     }

@@ -45,6 +45,8 @@ COVERED = {
     "ddpjob run examples/script.yaml": "tests/cli/test_train.py::test_a_script_runs",
     "ddpjob run examples/hf-guide.yaml --backend Gloo": "tests/cli/test_train.py::test_the_guides_values",
     "ddpjob explain digits": "tests/cli/test_explain.py::test_a_failed_local_run_is_explained_from_its_folder",
+    "ddpjob top digits": "tests/cli/test_top.py::test_a_run_is_seen_from_outside_while_it_runs_and_afterwards",
+    "ddpjob logs digits --rank 1": "tests/cli/test_logs.py::test_the_logs_of_a_local_run",
     'DDPJOB_TASK=\'{"entrypoint": "ddpjob_trainer.tasks.digits:task", "epochs": 1, "globalBatchSize": 64}\' '
     "torchrun --nproc-per-node 2 -m ddpjob_trainer.train": (
         "tests/trainer/loop/test_page_of_docs.py::test_the_loop_runs_under_torchrun"

@@ -6,7 +6,6 @@ read is left out and said (`blind`). Must not: judge.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +15,11 @@ from ddpjob_api.report import Failure, InEffect
 from ddpjob_api.spec import Ports, Spec
 from ddpjob_cli import ranks
 from ddpjob_cli.cluster.access import Access, Body, core_path, jobs_path
-from ddpjob_cli.errors import CommandError, Forbidden
+from ddpjob_cli.errors import Forbidden
 from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
 from ddpjob_cli.ranks import Place
+from ddpjob_cli.scraping import Scraper
 
-AT_ONCE = 16
 MAX_SCRAPED = 64
 """Pods whose ranks are read; a thousand answers a second are no use to a reader."""
 
@@ -46,8 +45,8 @@ def number(pod: Body, label: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def observe(access: Access, name: str) -> Observation:
-    """Everything that can be seen of one job.
+def observe(access: Access, name: str, scraper: Scraper | None = None) -> Observation:
+    """Everything that can be seen of one job; with the scraper of an earlier look, rates are of the time since.
 
     Raises:
         CommandError: the job itself cannot be read.
@@ -61,7 +60,7 @@ def observe(access: Access, name: str) -> Observation:
         blind.append(str(error))
     events = seen_events(access, name, job, pods, blind)
     spec = spec_of(job)
-    places = scraped(access, pods, (spec.ports if spec else Ports()).metrics, looks=2)
+    places = (scraper or scraper_of(access)).look(places_of(pods, (spec.ports if spec else Ports()).metrics))
     blind += [place.problem for place in places if place.problem][:1]
     return observation(
         job, pods, events, ranks.ranks(places), blind, namespace=access.namespace, now=time.time()
@@ -198,40 +197,42 @@ def seen_events(
     return sorted(found, key=lambda event: -event.age_seconds)
 
 
-def scraped(access: Access, pods: Sequence[Body], port: int, *, looks: int = 1) -> list[Place]:
-    """The metrics of each running pod, `looks` times, through the API server's proxy."""
+def places_of(pods: Sequence[Body], port: int) -> list[Place]:
+    """Where ranks may run: the pods that do."""
     running = [
         pod
         for pod in pods
         if (pod.get("status") or {}).get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
     ]
-    found = [
+    return [
         Place(
             node=number(pod, LABEL_INDEX),
             pod=pod["metadata"]["name"],
             host=(pod.get("spec") or {}).get("nodeName") or "",
+            port=port,
         )
         for pod in running[:MAX_SCRAPED]
     ]
-    for look in range(looks):
-        if look:
-            time.sleep(1.0)  # two scrapes make a rate
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = list(pool.map(lambda place: scrape(access, place, port), found))
-    return found
 
 
-def scrape(access: Access, place: Place, port: int) -> Place:
-    """The place with one more scrape, or with the reason why there is none."""
-    import dataclasses
+def scraper_of(access: Access) -> Scraper:
+    """Asks launchers through the API server's proxy."""
 
-    path = core_path(access.namespace, "pods", f"{place.pod}:{port}", "/proxy/metrics")
-    try:
-        text = access.text(path, f"the metrics of pod {place.pod}")
-    except CommandError as error:
-        return dataclasses.replace(place, problem=str(error))
-    one = ranks.parse(text, time.monotonic())
-    return dataclasses.replace(place, scrapes=(*place.scrapes, one), problem="")
+    def fetch(place: Place) -> str:
+        path = core_path(access.namespace, "pods", f"{place.pod}:{place.port}", "/proxy/metrics")
+        return access.text(path, f"the metrics of pod {place.pod}")
+
+    return Scraper(fetch)
+
+
+def all_jobs(access: Access, namespace: str | None) -> list[Observation]:
+    """Every job of a namespace, or of all, by its status alone."""
+    found = access.items(jobs_path(namespace), "the jobs")
+    now = time.time()
+    return [
+        observation(job, (), (), (), (), namespace=job["metadata"]["namespace"], now=now)
+        for job in sorted(found, key=lambda job: (job["metadata"]["namespace"], job["metadata"]["name"]))
+    ]
 
 
 def age(stamp: str | None, now: float) -> float:

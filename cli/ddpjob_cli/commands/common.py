@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Access, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
+FILE_WIDTH = 400
+"""Columns where there is no terminal to end them."""
 LOOK_EXIT_CODES = """\b
 Exit codes:
     0  said
@@ -104,5 +106,7 @@ def needed(name: str | None, directory: Path | None) -> None:
 def console() -> Console:
     """Standard output: colours only on a terminal; in a file a line stays a line."""
     found = Console(highlight=False)
-    found.soft_wrap = not found.is_terminal
+    if not found.is_terminal:
+        found = Console(highlight=False, width=FILE_WIDTH)
+        found.soft_wrap = True
     return found

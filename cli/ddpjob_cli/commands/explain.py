@@ -61,7 +61,7 @@ def look(name: str | None, directory: Path | None, target: "Target") -> "Observa
     """
     source = chosen(name, directory, target)
     if isinstance(source, LocalRun):
-        return source.observe()
+        return source.observe(source.scraper())
     from ddpjob_cli.cluster.observe import observe
 
     assert name is not None  # `needed` and `chosen` saw to it

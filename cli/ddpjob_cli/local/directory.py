@@ -1,7 +1,7 @@
 """The directory of a local job: its lock, token, checkpoints, and what the last run left.
 
     <dir>/lock  state.json  last.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)
-    node-0/{checkpoints,log}  node-1/…
+    node-0/{checkpoints,log,log.before,history.jsonl}  node-1/…
     checkpoints of a run that finished, or that --fresh put aside: previous/
 
 Why apart: whether a run goes on or starts anew is decided here, before any process starts. Must not: start or end
@@ -36,6 +36,8 @@ LIVE = "live.json"
 """In the run folder: where the launchers of the run that goes on can be asked."""
 LAST = "last.json"
 """How the last run ended."""
+HISTORY = "history.jsonl"
+"""In a node's folder: its launcher's rows over time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +133,8 @@ class JobDirectory:
         """
         state = self.state()
         kept = self.kept_checkpoints()
+        if not kept or fresh or state.get("finished"):
+            self._forget_history()
         if not kept:
             return Beginning(sentence=None)
         if fresh or state.get("finished"):
@@ -205,10 +209,11 @@ class JobDirectory:
             checkpoints=self.checkpoints(node),
             termination=self.run / f"termination-{node}.json",
             log=own / "log",
+            history=own / HISTORY,
         )
         for folder in (own, paths.run, paths.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        paths.log.unlink(missing_ok=True)
+        turn_over(paths.log, own / "log.before")
         return paths
 
     def checkpoints(self, node: int) -> Path:
@@ -253,6 +258,11 @@ class JobDirectory:
         except (OSError, ValueError):
             return -1
 
+    def _forget_history(self) -> None:
+        """Another training begins; one that goes on keeps what was recorded."""
+        for file in self.path.glob(f"node-*/{HISTORY}"):
+            file.unlink(missing_ok=True)
+
     def _put_aside(self) -> None:
         aside = self.path / "previous"
         shutil.rmtree(aside, ignore_errors=True)
@@ -279,6 +289,18 @@ class JobDirectory:
         usable = SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
         self.run = Path(tempfile.mkdtemp(prefix="ddpjob-", dir=SHARED_MEMORY if usable else self.path))
         link.symlink_to(self.run)
+
+
+def turn_over(log: Path, before: Path) -> None:
+    """The log of the run before is kept once (`ddpjob logs --previous`), with the part that was turned over."""
+    for suffix in (".1", ""):
+        part = log.with_name(log.name + suffix)
+        kept = before.with_name(before.name + suffix)
+        kept.unlink(missing_ok=True)
+        if part.is_dir():
+            part.unlink()  # which the file system refuses in its words
+        if part.exists():
+            part.rename(kept)
 
 
 def shown(path: Path) -> str:

@@ -27,6 +27,7 @@ class NodePaths:
     checkpoints: Path
     termination: Path
     log: Path
+    history: Path
 
 
 def launcher_environment(
@@ -60,6 +61,7 @@ def launcher_environment(
         LauncherEnv.GENERATION: "0",
         LauncherEnv.RUN_DIR: str(paths.run),
         LauncherEnv.CHECKPOINT_DIR: str(paths.checkpoints),
+        LauncherEnv.HISTORY: str(paths.history),
         LauncherEnv.TERMINATION_LOG: str(paths.termination),
     }
     base = {name: value for name, value in inherited.items() if not is_reserved_env(name)}

@@ -5,13 +5,11 @@ folder, or lock it.
 """
 
 import asyncio
-import dataclasses
 import http.client
 import json
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,13 @@ from ddpjob_api.codec import Invalid, load
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.report import Failure, InEffect, JobReport, RunState
 from ddpjob_cli import ranks
-from ddpjob_cli.errors import Unusable
+from ddpjob_cli.errors import Unreachable, Unusable
 from ddpjob_cli.explain.observation import ConditionSeen, Observation
 from ddpjob_cli.local.directory import LAST, LIVE, shown
 from ddpjob_cli.local.ports import HOST
 from ddpjob_cli.local.reports import Coordinator
 from ddpjob_cli.ranks import Place
+from ddpjob_cli.scraping import Scraper
 
 TIMEOUT_SECONDS = 5.0
 HOME = Path(".ddpjob")
@@ -88,32 +87,32 @@ class LocalRun:
             return None
         return asyncio.run(Coordinator(port=int(live["ports"][0]), token=token).report())
 
-    def places(self, *, looks: int = 1) -> list[Place]:
-        """The metrics of each launcher, `looks` times."""
+    def places(self) -> list[Place]:
+        """The launchers that run."""
         live = self.live() or {}
-        found = [Place(node=node, pod=f"node {node}") for node in range(len(live.get("ports") or ()))]
-        for look in range(looks):
-            if look:
-                time.sleep(1.0)  # two scrapes make a rate
-            with ThreadPoolExecutor(16) as pool:
-                found = list(pool.map(lambda place: scrape(place, int(live["ports"][place.node])), found))
-        return found
+        ports = enumerate(live.get("ports") or ())
+        return [Place(node=node, pod=f"node {node}", port=int(port)) for node, port in ports]
 
-    def logs(self) -> dict[int, Path]:
-        """The log of each node."""
-        found = {folder: folder / "log" for folder in self.path.glob("node-*")}
+    def scraper(self) -> Scraper:
+        """Asks the launchers on their ports."""
+        return Scraper(lambda place: fetch(place.port, "/metrics"))
+
+    def logs(self, *, previous: bool = False) -> dict[int, Path]:
+        """The log of each node, or that of the run before."""
+        name = "log.before" if previous else "log"
+        found = {folder: folder / name for folder in self.path.glob("node-*")}
         return {
             int(folder.name.removeprefix("node-")): log
             for folder, log in sorted(found.items())
             if folder.name.removeprefix("node-").isdecimal() and log.is_file()
         }
 
-    def observe(self) -> Observation:
-        """Everything that can be seen of it."""
+    def observe(self, scraper: Scraper | None = None) -> Observation:
+        """Everything that can be seen of it; ranks only with a scraper."""
         now = time.time()
         if self.running():
             report = self.report()
-            found = ranks.ranks(self.places(looks=2))
+            found = ranks.ranks(scraper.look(self.places())) if scraper is not None else []
             return running(self, report, tuple(found), now)
         return ended(self, self.last(), now)
 
@@ -214,27 +213,25 @@ def ended(run: LocalRun, last: Mapping[str, Any], now: float) -> Observation:
     )
 
 
-def scrape(place: Place, port: int) -> Place:
-    """The place with one more scrape."""
-    text = fetch(port, "/metrics")
-    if text is None:
-        return dataclasses.replace(place, problem=f"the launcher of {place.pod} does not answer")
-    one = ranks.parse(text, time.monotonic())
-    return dataclasses.replace(place, scrapes=(*place.scrapes, one), problem="")
+def fetch(port: int, path: str) -> str:
+    """What a launcher on this machine answers.
 
-
-def fetch(port: int, path: str) -> str | None:
-    """What a launcher on this machine answers; None if it does not."""
+    Raises:
+        Unreachable: nothing.
+    """
     connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
         data = response.read()
-        return data.decode(errors="replace") if response.status == http.HTTPStatus.OK else None
-    except (OSError, http.client.HTTPException):
-        return None
+        if response.status == http.HTTPStatus.OK:
+            return data.decode(errors="replace")
+        words = f"it answers {response.status}"
+    except (OSError, http.client.HTTPException) as error:
+        words = str(error)
     finally:
         connection.close()
+    raise Unreachable(f"the launcher at {HOST}:{port} cannot be asked: {words}")
 
 
 def tolerant(kind: type[Any], document: object) -> Any:

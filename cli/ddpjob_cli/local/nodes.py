@@ -22,6 +22,8 @@ from ddpjob_cli.local import strays
 LAUNCHER = (sys.executable, "-P", "-m", "ddpjob_trainer.launcher")
 """`-P`: a `random.py` of the user's is the program's to import, not the launcher's."""
 MAX_LINE_BYTES = 16384
+MAX_LOG_BYTES = 32 * 1024 * 1024
+"""Then a log is turned over, once: `log.1`."""
 TERM_SECONDS = 5.0
 """Between asking launchers to end and killing them, where they were asked before."""
 DRAIN_SECONDS = 1.0
@@ -142,9 +144,9 @@ class Nodes:
     async def _forward(self, node: int, process: Process, log: Path) -> None:
         assert process.stdout is not None
         pending = b""
-        with log.open("ab", buffering=0) as file:
+        with Log(log) as file:
             while chunk := await process.stdout.read(65536):
-                keep(file, chunk)
+                file.keep(chunk)
                 *lines, pending = (pending + chunk).split(b"\n")
                 for line in lines:
                     self._line(node, line)
@@ -158,7 +160,39 @@ class Nodes:
         self.on_line(node, line[:MAX_LINE_BYTES].decode(errors="replace").rstrip("\r"))
 
 
-def keep(file: BinaryIO, chunk: bytes) -> None:
-    """A full disk must not end a training for its log."""
-    with contextlib.suppress(OSError):
-        file.write(chunk)
+class Log:
+    """A node's output in a file that is turned over when it is long. A full disk must not end a training for its log."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def keep(self, chunk: bytes) -> None:
+        """Write, if the disk takes it."""
+        if self._file is None:
+            return
+        with contextlib.suppress(OSError):
+            self._file.write(chunk)
+        self._bytes += len(chunk)
+        if self._bytes > MAX_LOG_BYTES and chunk.endswith(b"\n"):
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
+            self._open()
+
+    def _open(self) -> None:
+        self._file = None
+        with contextlib.suppress(OSError):
+            self._file = self._path.open("ab", buffering=0)
+            self._bytes = self._path.stat().st_size

@@ -44,6 +44,8 @@ class Config:
     run_dir: Path
     checkpoint_dir: Path | None
     """None without `spec.checkpoint`."""
+    history: Path | None
+    """File of the node's history."""
     termination_log: Path
     pod_name: str
     pod_uid: str
@@ -107,12 +109,21 @@ def read(environ: Mapping[str, str]) -> Config:
         generation=whole(environ, LauncherEnv.GENERATION, 0),
         run_dir=Path(environ.get(LauncherEnv.RUN_DIR) or RUN_PATH),
         checkpoint_dir=checkpoint_dir if spec.checkpoint is not None else None,
+        history=history_file(environ, spec, node, checkpoint_dir),
         termination_log=termination_log(environ),
         pod_name=environ.get(LauncherEnv.POD_NAME) or "",
         pod_uid=environ.get(LauncherEnv.POD_UID) or "",
         host_node=environ.get(LauncherEnv.HOST_NODE) or "",
         python=sys.executable,
     )
+
+
+def history_file(environ: Mapping[str, str], spec: Spec, node: int, checkpoints: Path) -> Path | None:
+    """Where the history outlives this launcher; None where nothing does."""
+    if environ.get(LauncherEnv.HISTORY):
+        return Path(environ[LauncherEnv.HISTORY])
+    shared = spec.checkpoint is not None and spec.checkpoint.persistent_volume_claim is not None
+    return checkpoints / f".history-{node}.jsonl" if shared else None
 
 
 def termination_log(environ: Mapping[str, str]) -> Path:

@@ -38,6 +38,7 @@ class Departure:
         link: Link,
         sink: Sink,
         keep: Callable[[Coroutine[None, None, None]], object],
+        before_last_words: Callable[[], None],
     ) -> None:
         """Must be made in a running loop; `keep` runs a coroutine beside and takes its errors."""
         self._loop = asyncio.get_running_loop()
@@ -49,6 +50,7 @@ class Departure:
         self._link = link
         self._sink = sink
         self._keep = keep
+        self._before_last_words = before_last_words
         self._whole_job = False
         """Its leaving stops the whole job."""
         self._refusal = ""
@@ -132,6 +134,7 @@ class Departure:
         """Exit, once, with these words."""
         if self.over.done():
             return
+        self._before_last_words()
         self._sink.say(message)
         memory, gauge = self._memory, self._gauge
         self.over.set_result(

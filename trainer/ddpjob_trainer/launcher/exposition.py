@@ -81,22 +81,31 @@ class Totals:
         for phase, slot in PHASES.items():
             self._before[rank, phase] += page[slot]
 
+    def of(self, metric: Metric, rank: int, page: Page | None) -> float:
+        """What a rank has counted, its earlier workers' part included."""
+        now = COUNTERS[metric](page) if page is not None else 0.0
+        return self._before[rank, metric.name] + now
+
+    def phase(self, phase: str, rank: int, page: Page | None) -> float:
+        """Seconds that a rank has spent in a phase, likewise."""
+        return self._before[rank, phase] + (page[PHASES[phase]] if page is not None else 0.0)
+
     def render(self, pages: Mapping[int, Page], job: Job) -> str:
         """Everything, for one scrape; ranks without a page show what they had counted."""
         ranks = sorted({*pages, *(rank for rank, _ in self._before)})
         families = [
             family(metrics.INFO, [(info_labels(rank, job), 1.0) for rank in pages]),
             family(metrics.STATE, states(pages)),
-            *(self._counter(metric, value, ranks, pages) for metric, value in COUNTERS.items()),
+            *(self._counter(metric, ranks, pages) for metric in COUNTERS),
             family(
                 metrics.PHASE_SECONDS,
                 [
                     (
                         {"rank": str(rank), "phase": phase},
-                        self._before[rank, phase] + (pages[rank][slot] if rank in pages else 0.0),
+                        self.phase(phase, rank, pages.get(rank)),
                     )
                     for rank in ranks
-                    for phase, slot in PHASES.items()
+                    for phase in PHASES
                 ],
             ),
             *(
@@ -109,19 +118,9 @@ class Totals:
         ]
         return "".join(families)
 
-    def _counter(
-        self, metric: Metric, value: Callable[[Page], float], ranks: list[int], pages: Mapping[int, Page]
-    ) -> str:
-        return family(
-            metric,
-            [
-                (
-                    {"rank": str(rank)},
-                    self._before[rank, metric.name] + (value(pages[rank]) if rank in pages else 0.0),
-                )
-                for rank in ranks
-            ],
-        )
+    def _counter(self, metric: Metric, ranks: list[int], pages: Mapping[int, Page]) -> str:
+        values = [({"rank": str(rank)}, self.of(metric, rank, pages.get(rank))) for rank in ranks]
+        return family(metric, values)
 
 
 def family(metric: Metric, values: Iterable[tuple[Mapping[str, str], float | None]]) -> str:

@@ -1,4 +1,4 @@
-"""The launcher's HTTP port: `/metrics`, `/healthz`, `/readyz`, and in pod 0 `/status` and `POST /stop`.
+"""The launcher's HTTP port: `/metrics`, `/history`, `/healthz`, `/readyz`, and in pod 0 `/status` and `POST /stop`.
 
 Why apart: a few requests of one line each need no framework, and the launcher's start has no time for one.
 Must not: read a body, keep a connection, or answer `/status` and `/stop` without the bearer key.
@@ -32,6 +32,8 @@ class Site:
     """What is behind the paths."""
 
     metrics: Callable[[], str]
+    history: Callable[[], bytes]
+    """JSON: numbers over time, as open as the metrics."""
     ready: Callable[[], bool]
     key: str
     """Bearer of `/status` and `/stop`."""
@@ -101,7 +103,7 @@ class HttpServer:
     def route(self, method: str, path: str, authorization: str) -> Answer:
         """The answer to one request."""
         site = self._site
-        allowed = {"/metrics": "GET", "/healthz": "GET", "/readyz": "GET"}
+        allowed = {"/metrics": "GET", "/history": "GET", "/healthz": "GET", "/readyz": "GET"}
         if site.status is not None:
             allowed |= {"/status": "GET", "/stop": "POST"}
         if path not in allowed:
@@ -114,6 +116,8 @@ class HttpServer:
             return Answer(401)
         if path == "/metrics":
             return Answer(200, site.metrics().encode(), CONTENT_TYPE)
+        if path == "/history":
+            return Answer(200, site.history(), "application/json")
         if path == "/status" and site.status is not None:
             return Answer(200, site.status(), "application/json")
         if path == "/stop" and site.stop is not None:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Coroutine
 
 from ddpjob_api.exits import Exit
+from ddpjob_api.history import LOG_MARK, pack
 from ddpjob_api.messages import (
     BEAT_SECONDS,
     Beat,
@@ -50,7 +51,7 @@ class Launcher:
         self.config = config
         self.sink = sink
         self.memory = Memory(config)
-        self.view = View(config, self.memory)
+        self.view = View(config, self.memory, sink.say)
         self.link = Link(
             host=config.coordinator_host,
             port=config.coordinator_port,
@@ -79,6 +80,7 @@ class Launcher:
             link=self.link,
             sink=self.sink,
             keep=self.keep,
+            before_last_words=self.hand_down,
         )
         self.server: Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -201,12 +203,25 @@ class Launcher:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             self.view.look(self.foreman.crew)
+            self.learn()
             self.departure.give_up()
+
+    def learn(self) -> None:
+        """The job's incidents, into the history of node 0."""
+        if self.server is not None:
+            self.view.recorder.learn(self.server.core.report().failures)
+
+    def hand_down(self) -> None:
+        """What is known of the run, into the log: a pod that has ended answers nobody, and its log is kept."""
+        self.learn()
+        if self.config.on_cluster:
+            self.sink.say(LOG_MARK + pack(self.view.recorder.all()))
 
     def site(self) -> Site:
         leads, foreman = self.config.leads, self.foreman
         return Site(
             metrics=lambda: self.view.metrics(foreman.crew),
+            history=self.view.recorder.public,
             ready=lambda: self.memory.done or (foreman.crew is not None and foreman.crew.joined),
             key=status_key(self.config.token),
             status=self.report if leads else None,

@@ -1,22 +1,36 @@
-"""What others see of one launcher's ranks: progress and metrics, across generations.
+"""What others see of one launcher's ranks: progress, metrics and history, across generations.
 
 Why apart: pages come and go with their crew, what was read from them stays. Must not: change anything.
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 
+from ddpjob_api import metrics
+from ddpjob_api.history import PHASES, RankSums, Row
+from ddpjob_api.page import Slot
 from ddpjob_trainer.launcher import exposition
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.crew import Crew
 from ddpjob_trainer.launcher.memory import Memory
-from ddpjob_trainer.launcher.progress import Gauge
+from ddpjob_trainer.launcher.progress import Gauge, finite
+from ddpjob_trainer.launcher.recorder import Recorder
+from ddpjob_trainer.page import Page
 
 
 class View:
     """Reads the pages of whatever crew there is."""
 
-    def __init__(self, config: Config, memory: Memory) -> None:
+    def __init__(self, config: Config, memory: Memory, say: Callable[[str], None]) -> None:
         self.gauge = Gauge(config.plan.nodes * config.processes)
+        self.recorder = Recorder(
+            config.history,
+            job=config.uid if config.on_cluster else config.name,
+            node=config.node,
+            ranks=config.processes,
+            say=say,
+        )
         self._totals = exposition.Totals()
         self._config = config
         self._memory = memory
@@ -29,10 +43,13 @@ class View:
         """Read how far the first rank here is."""
         if crew is not None and crew.workers:
             self.gauge.read(crew.workers[0].page, asyncio.get_running_loop().time())
+            if self.recorder.due(time.time()):
+                self._record(crew)
 
     def put_away(self, crew: Crew) -> None:
         """Keep what the pages of an ended crew say."""
         self.look(crew)
+        self._record(crew)
         for worker in crew.workers:
             self._totals.add(worker.rank, worker.page)
 
@@ -47,3 +64,28 @@ class View:
         )
         workers = crew.workers if crew is not None else []
         return self._totals.render({worker.rank: worker.page for worker in workers}, job)
+
+    def _record(self, crew: Crew) -> None:
+        """One row of the history."""
+        first = crew.workers[0].page
+        self.recorder.add(
+            Row(
+                at=time.time(),
+                generation=crew.generation,
+                step=int(first[Slot.STEP]),
+                loss=finite(first[Slot.LOSS]) if first[Slot.STEP] else None,
+                ranks=tuple(self._sums(worker.rank, worker.page) for worker in crew.workers),
+            )
+        )
+
+    def _sums(self, rank: int, page: Page) -> RankSums:
+        totals = self._totals
+        return RankSums(
+            rank=rank,
+            steps=int(totals.of(metrics.OPTIMIZER_STEPS, rank, page)),
+            samples=int(totals.of(metrics.SAMPLES, rank, page)),
+            seconds=round(totals.of(metrics.STEP_SECONDS, rank, page), 3),
+            phases=tuple(round(totals.phase(phase, rank, page), 3) for phase in PHASES),
+            comm=round(totals.of(metrics.COMM_SECONDS, rank, page), 3),
+            comm_overlapped=round(totals.of(metrics.COMM_OVERLAPPED_SECONDS, rank, page), 3),
+        )

@@ -1,0 +1,150 @@
+"""The output of a job's pods, running and ended.
+
+Why apart: which pods are meant by a rank, a failure or "before" is decided here. Must not: print.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ddpjob_api.names import LABEL_INDEX, TRAINER_CONTAINER
+from ddpjob_api.plan import plan
+from ddpjob_cli.cluster.access import Access, Body, NotThere, core_path
+from ddpjob_cli.cluster.observe import job_of, number, pods_of, spec_of
+from ddpjob_cli.errors import CommandError, Unreachable, Unusable
+from ddpjob_cli.lines import Line, Wanted, read
+
+LOOK_SECONDS = 1.0
+"""Between two looks for new pods while following."""
+
+
+def lines(access: Access, name: str, wanted: Wanted, *, follow: bool) -> Iterator[Line]:
+    """The lines wanted; with `follow` until the job ends.
+
+    Raises:
+        Unusable: nothing of that kind is there.
+        CommandError: the cluster does not give them.
+    """
+    job = job_of(access, name)
+    wanted = placed(job, wanted, name)
+    pods = choose(pods_of(access, name), wanted)
+    if not pods and not follow:
+        which = "pod that ended before" if wanted.previous else "pod"
+        node = f" of node {wanted.node}" if wanted.node is not None else ""
+        raise Unusable(f"{name}: there is no {which}{node}; ddpjob explain {name} says why")
+    if follow:
+        yield from followed(access, name, wanted)
+        return
+    for pod in pods:
+        yield from output(access, pod, wanted)
+
+
+def placed(job: Body, wanted: Wanted, name: str) -> Wanted:
+    """The node of the rank, and the rank of the failure.
+
+    Raises:
+        Unusable: there is no such rank or node, or nothing failed.
+    """
+    spec = spec_of(job)
+    if wanted.failed:
+        failure = (job.get("status") or {}).get("lastFailure") or {}
+        if failure.get("node") is None:
+            raise Unusable(f"{name}: no failure is known that has a node; ddpjob explain {name} says what is")
+        wanted = replace(wanted, node=failure["node"], rank=failure.get("rank"))
+    if spec is None:
+        return wanted
+    shape = plan(spec)
+    if wanted.rank is not None:
+        if wanted.rank >= shape.world_size:
+            raise Unusable(f"{name} has ranks 0 to {shape.world_size - 1}; there is no rank {wanted.rank}")
+        wanted = replace(wanted, node=wanted.rank // shape.processes_per_node)
+    if wanted.node is not None and wanted.node >= shape.nodes:
+        raise Unusable(f"{name} has nodes 0 to {shape.nodes - 1}; there is no node {wanted.node}")
+    return wanted
+
+
+def choose(pods: Sequence[Body], wanted: Wanted) -> list[Body]:
+    """Of each index the newest pod that has an output, or the one before."""
+    by_index: dict[int, list[Body]] = {}
+    for pod in pods:
+        index = number(pod, LABEL_INDEX)
+        if (wanted.node is None or wanted.node == index) and has_output(pod):
+            by_index.setdefault(index, []).append(pod)
+    back = 2 if wanted.previous else 1
+    if wanted.failed:
+        # The pod that failed may have been replaced.
+        found = {
+            index: [pod for pod in mine if phase(pod) == "Failed"] or mine for index, mine in by_index.items()
+        }
+        return [mine[-1] for mine in found.values()]
+    return [mine[-back] for _, mine in sorted(by_index.items()) if len(mine) >= back]
+
+
+def phase(pod: Body) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def has_output(pod: Body) -> bool:
+    """Whether its trainer has started."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        if container["name"] == TRAINER_CONTAINER:
+            return not (container.get("state") or {}).get("waiting")
+    return False
+
+
+def output(access: Access, pod: Body, wanted: Wanted, *, follow: bool = False) -> Iterator[Line]:
+    """One pod's lines."""
+    meta = pod["metadata"]
+    query = {"container": TRAINER_CONTAINER} | ({"follow": "true"} if follow else {})
+    path = core_path(access.namespace, "pods", meta["name"], "/log")
+    texts = access.lines(path, f"the log of pod {meta['name']}", **query)
+    return read(texts, node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
+
+
+def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
+    """All pods at once, replacements as they come, until the job has ended and all is read."""
+    box: queue.Queue[Line | CommandError] = queue.Queue()
+    readers: dict[str, threading.Thread] = {}
+    wanted = replace(wanted, tail=None)
+
+    def pump(pod: Body) -> None:
+        try:
+            for line in output(access, pod, wanted, follow=True):
+                box.put(line)
+        except (NotThere, Unreachable):
+            pass  # the pod went away while it was read; its successor is found by the next look
+        except CommandError as error:
+            box.put(error)
+
+    looked = 0.0
+    over = False
+    while True:
+        now = time.monotonic()
+        if now - looked >= LOOK_SECONDS:
+            looked = now
+            over = ended(access, name)
+            for pod in choose(pods_of(access, name), wanted):
+                uid = pod["metadata"]["uid"]
+                if uid not in readers:
+                    readers[uid] = threading.Thread(target=pump, args=(pod,), daemon=True)
+                    readers[uid].start()
+        try:
+            item = box.get(timeout=0.2)
+        except queue.Empty:
+            if over and not any(reader.is_alive() for reader in readers.values()):
+                return
+            continue
+        if isinstance(item, CommandError):
+            raise item
+        yield item
+
+
+def ended(access: Access, name: str) -> bool:
+    try:
+        job = job_of(access, name)
+    except NotThere:
+        return True
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)

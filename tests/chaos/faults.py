@@ -45,15 +45,16 @@ class Faults:
         )
 
     def kill_worker(self, training: Training, index: int, number: int = signal.SIGKILL) -> None:
-        self.cluster.kill(self.process(training, index, WORKER), number)
+        self._kill(training, [self.process(training, index, WORKER)], number)
 
     def kill_launcher(self, training: Training, index: int) -> None:
-        self.cluster.kill(self.process(training, index, LAUNCHER))
+        self._kill(training, [self.process(training, index, LAUNCHER)])
 
-    def kill_container(self, training: Training, index: int) -> None:
-        """All processes of the pod at once, as an OOM kill of the whole container does."""
-        for one in self._processes(training, training.job.live()[index]["metadata"]["name"]):
-            self.cluster.kill(one)
+    def kill_containers(self, training: Training, *indexes: int) -> None:
+        """All processes of these pods at once, as an OOM kill of a whole container does."""
+        live = training.job.live()
+        pods = [live[index]["metadata"]["name"] for index in indexes]
+        self._kill(training, [one for pod in pods for one in self._processes(training, pod)])
 
     def freeze(self, one: Process) -> Callable[[], None]:
         """SIGSTOP; the function returned, or the end of the test, lets it go on."""
@@ -72,17 +73,25 @@ class Faults:
         self.installation.scale(0)
         return self._later(lambda: self.installation.scale(1))
 
+    def second_operator(self) -> Callable[[], None]:
+        """Two replicas of the operator; the function returned leaves one."""
+        later = self._later(lambda: self.installation.scale(1))
+        self.installation.scale(2)
+        return later
+
     # ---- objects
 
     def delete(self, training: Training, *indexes: int, force: bool = False) -> None:
         """`kubectl delete pod`; forced, the object goes at once, whatever lives on the node."""
         names = [training.job.live()[index]["metadata"]["name"] for index in indexes]
         how = ["--grace-period=0", "--force"] if force else []
+        training.strike()
         self.cluster.kubectl("delete", "pod", *names, "-n", training.namespace, "--wait=false", *how)
 
     def evict(self, training: Training, index: int) -> None:
         """What a drain and the descheduler call."""
         pod = training.job.live()[index]["metadata"]["name"]
+        training.strike()
         self.cluster.kubectl(
             "create",
             "--raw",
@@ -95,9 +104,16 @@ class Faults:
     def delete_object(self, training: Training, kind: str, name: str) -> None:
         self.cluster.kubectl("delete", kind, name, "-n", training.namespace, "--wait=false")
 
+    def cordon(self, node: str) -> Callable[[], None]:
+        """Nothing new is scheduled onto the node; the function returned undoes it."""
+        later = self._later(lambda: self.cluster.kubectl("uncordon", node))
+        self.cluster.kubectl("cordon", node)
+        return later
+
     def drain(self, training: Training, node: str) -> Callable[[], None]:
         """`kubectl drain` of the training's pods; the function returned uncordons."""
         later = self._later(lambda: self.cluster.kubectl("uncordon", node))
+        training.strike()
         flags = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s"]
         self.cluster.kubectl("drain", node, f"--pod-selector=ddpjob.dev/name={training.job.name}", *flags)
         return later
@@ -158,6 +174,11 @@ class Faults:
         return newest
 
     # ---- inside
+
+    def _kill(self, training: Training, victims: list[Process], number: int = signal.SIGKILL) -> None:
+        training.strike()
+        for one in victims:
+            self.cluster.kill(one, number)
 
     def _processes(self, training: Training, pod: str) -> list[Process]:
         return self.cluster.containers_of(pod, namespace=training.namespace)

@@ -110,7 +110,7 @@ class Incident:
 
     def settled(self, first: float, *, restarts: int = 0, disruptions: int = 0) -> dict[str, Any]:
         row = self.row
-        row.seconds = first - self.at
+        row.seconds = first - max(self.at, self.training.struck)
         wanted = self.restarts + restarts, self.disruptions + disruptions
         row.counted = "restart" if restarts else "disruption" if disruptions else "nothing"
         found = self.training.job.until(

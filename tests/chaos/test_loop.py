@@ -12,59 +12,69 @@ from tests.cluster.installation import Installation
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos]
 
-Kill = Callable[[Training, Faults, random.Random], None]
+Kill = Callable[[Training, Faults, random.Random], bool]
+"""Does it, and says whether a new generation must follow."""
 
 
-def worker(training: Training, faults: Faults, chance: random.Random) -> None:
+def worker(training: Training, faults: Faults, chance: random.Random) -> bool:
     faults.kill_worker(training, chance.randrange(2))
+    return True
 
 
-def launcher(training: Training, faults: Faults, chance: random.Random) -> None:
+def launcher(training: Training, faults: Faults, chance: random.Random) -> bool:
     faults.kill_launcher(training, chance.randrange(2))
+    return True
 
 
-def pod(training: Training, faults: Faults, chance: random.Random) -> None:
+def pod(training: Training, faults: Faults, chance: random.Random) -> bool:
     faults.delete(training, chance.randrange(2), force=chance.random() < 0.3)
+    return True
 
 
-def both(training: Training, faults: Faults, chance: random.Random) -> None:
+def both(training: Training, faults: Faults, chance: random.Random) -> bool:
     if chance.random() < 0.5:
         faults.delete(training, 0, 1)
     else:
-        faults.kill_container(training, 0)
-        faults.kill_container(training, 1)
+        faults.kill_containers(training, 0, 1)
+    return True
 
 
-def operator(training: Training, faults: Faults, chance: random.Random) -> None:
+def operator(training: Training, faults: Faults, chance: random.Random) -> bool:
     """The operator, and a pod that it would have to replace."""
     faults.kill_operator()
     faults.delete(training, chance.randrange(2))
+    return True
 
 
-def link(training: Training, faults: Faults, chance: random.Random) -> None:
+def link(training: Training, faults: Faults, chance: random.Random) -> bool:
     join = faults.part(training)
     time.sleep(chance.uniform(0.5, 9))  # shorter and longer than the silence that counts as a loss
     join()
+    return False
 
 
-def standstill(training: Training, faults: Faults, chance: random.Random) -> None:
+def standstill(training: Training, faults: Faults, chance: random.Random) -> bool:
     go_on = faults.freeze(faults.process(training, chance.randrange(2), chance.choice([LAUNCHER, WORKER])))
     time.sleep(chance.uniform(0.5, 9))
     go_on()
+    return False
 
 
-def full(training: Training, faults: Faults, chance: random.Random) -> None:
+def full(training: Training, faults: Faults, chance: random.Random) -> bool:
     make_room = faults.fill_disk(training)
     time.sleep(chance.uniform(0.5, 3))
-    if chance.random() < 0.5:
+    if killed := chance.random() < 0.5:
+        before = training.journal.newest()
         faults.kill_worker(training, chance.randrange(2))
-        training.until_first_step(training.journal.newest())
+        training.until_first_step(before)
     make_room()
+    return killed
 
 
-def damaged(training: Training, faults: Faults, chance: random.Random) -> None:
+def damaged(training: Training, faults: Faults, chance: random.Random) -> bool:
     faults.damage_newest(training)
     faults.kill_worker(training, chance.randrange(2))
+    return True
 
 
 QUICK: tuple[Kill, ...] = (worker, launcher, pod, damaged, both)
@@ -91,12 +101,15 @@ def test_the_final_weights_do_not_show_the_kills(
         training = start(installation.cluster, namespace, f"loop{kills}")
         began = time.monotonic()
         for number, kill in enumerate(order, 1):
-            training.until_stepping()
+            life = training.until_stepping(240)
             time.sleep(chance.uniform(0, 1))
             at = time.time()
-            kill(training, faults, chance)
-            training.until_next_step(at + 0.5, 120)
-            print(f"{number:3d} {kill.__name__:11s} next step after {time.time() - at:5.1f} s", flush=True)
+            first = training.until_first_step(life, 240) if kill(training, faults, chance) else None
+            first = first or training.until_next_step(time.time(), 240)
+            print(
+                f"{number:3d} {kill.__name__:11s} next step after {first - max(at, training.struck):5.1f} s",
+                flush=True,
+            )
         row.seconds = (time.monotonic() - began) / kills
         status = training.finish(300)
         row.repeated, row.lost = training.journal.repeated_and_lost()

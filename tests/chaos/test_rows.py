@@ -134,24 +134,6 @@ def test_an_evicted_pod_is_replaced_while_the_other_stays(
 
 
 @slow
-def test_a_drained_node_loses_its_pod_and_the_other_stays(
-    training: Training, faults: Faults, table: Table
-) -> None:
-    with table.row("node of pod 1 drained") as row:
-        incident = Incident.before(training, row)
-        leaving = training.rank_pod(1)["spec"]["nodeName"]
-        incident.begins()
-        uncordon = faults.drain(training, leaving)
-        incident.recovered(disruptions=1)
-        incident.kept(0)
-        assert training.rank_pod(1)["spec"]["nodeName"] != leaving
-        uncordon()
-        # Back to one pod per node, which the rows about nodes need.
-        faults.delete(training, 1)
-        training.until_stepping()
-
-
-@slow
 @pytest.mark.parametrize("index", [1, 0])
 def test_a_killed_launcher_is_a_lost_pod(
     training: Training, faults: Faults, table: Table, index: int
@@ -180,8 +162,7 @@ def test_all_pods_lost_at_once_is_one_disruption(training: Training, faults: Fau
     with table.row("all containers: SIGKILL") as row:
         incident = Incident.before(training, row)
         incident.begins()
-        for index in (0, 1):
-            faults.kill_container(training, index)
+        faults.kill_containers(training, 0, 1)
         incident.recovered(disruptions=1)
 
 

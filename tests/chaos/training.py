@@ -8,7 +8,6 @@ import copy
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ PROGRAM = Path(__file__).with_name("program.py")
 SAMPLES = 960
 BATCH = 32
 SEED = 0
-EPOCHS = 100
+EPOCHS = 40
 STEPS = EPOCHS * SAMPLES // BATCH
-SMALL = {"limits": {"cpu": "2", "memory": "1500Mi"}, "requests": {"cpu": "100m", "memory": "300Mi"}}
-SLOW = 0.15
+SMALL = {"limits": {"cpu": "2", "memory": "2500Mi"}, "requests": {"cpu": "100m", "memory": "300Mi"}}
+SLOW = 0.4
 """Seconds per step while a training waits to be broken."""
 
 Life = tuple[int, int]
@@ -127,6 +126,12 @@ class Training:
     job: Job
     journal: Journal
     checkpoints: Path
+    struck: float = 0.0
+    """When the newest fault began."""
+
+    def strike(self) -> None:
+        """A fault begins now; what was needed to find its victim is done."""
+        self.struck = time.time()
 
     @property
     def cluster(self) -> Cluster:
@@ -143,6 +148,7 @@ class Training:
         """Have a rank do something to itself at its next step."""
         beside = self.journal.folder / f"beside-{rank}"
         beside.write_text(what)
+        self.strike()
         beside.rename(self.journal.folder / f"fault-{rank}")
 
     def until_stepping(self, timeout: float = 120) -> Life:
@@ -212,8 +218,10 @@ def start(
             "task": {"entrypoint": "program:task", "epochs": EPOCHS, "globalBatchSize": BATCH, "seed": SEED},
             "workspace": {"configMap": f"{name}-code"},
             "ddp": {"timeoutSeconds": 60},
-            "checkpoint": {"persistentVolumeClaim": f"{name}-checkpoints", "everySteps": 5},
+            "checkpoint": {"persistentVolumeClaim": f"{name}-checkpoints", "everySteps": 4},
             "recovery": {"maxRestarts": 1000, "maxDisruptions": 1000, "gracePeriodSeconds": 10},
+            # Two threads per rank spin for each other where the machine is busy.
+            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
             "resourcesPerNode": copy.deepcopy(SMALL),
             "template": {"spec": {"volumes": [volume], "containers": [container]}},
             **spec,
@@ -225,23 +233,16 @@ def start(
         "metadata": {"name": f"{name}-code"},
         "data": {"program.py": PROGRAM.read_text()},
     }
-    return Training(submit(cluster, namespace, code, document), Journal(journal, nodes), checkpoints)
+    world = nodes * int(spec.get("processesPerNode", 1))
+    return Training(submit(cluster, namespace, code, document), Journal(journal, world), checkpoints)
 
 
-def undisturbed(cluster: Cluster, namespace: str, *, nodes: int = 2) -> str:
-    """The hash of the final weights of the same training that nobody broke."""
-    training = start(cluster, namespace, f"calm-{nodes}", nodes=nodes, pace=0)
+def undisturbed(cluster: Cluster, namespace: str, *, world: int = 2) -> str:
+    """The hash of the final weights of the same training that nobody broke, on as many ranks."""
+    training = start(cluster, namespace, "calm", pace=0, nodes=1, processesPerNode=world)
     try:
         result = training.job.until_true("Complete", 240)["status"]["result"]
         assert training.journal.repeated_and_lost() == (0, 0)
         return str(result["parameterHash"])
     finally:
         training.job.delete()
-
-
-def lives(training: Training) -> Iterator[str]:
-    """For people: what each life did."""
-    for life, ranks in training.journal.lives().items():
-        yield f"term {life[0]} generation {life[1]}: from {ranks[min(ranks)].resumed}, " + ", ".join(
-            f"rank {index} {len(rank.steps)} steps" for index, rank in sorted(ranks.items())
-        )

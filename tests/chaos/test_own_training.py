@@ -1,0 +1,147 @@
+"""Rows that need a training of their own: other shapes, other settings, or an end."""
+
+import pytest
+from tests.chaos.faults import Faults, now
+from tests.chaos.table import Incident, Table
+from tests.chaos.training import BATCH, STEPS, start, undisturbed
+from tests.cluster.harness.waiting import eventually
+from tests.cluster.installation import Installation
+from tests.cluster.jobs import condition
+
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_drained_node_loses_its_pod_and_the_other_stays(
+    installation: Installation, namespace: str, faults: Faults, table: Table
+) -> None:
+    with table.row("node of pod 1 drained") as row:
+        training = start(installation.cluster, namespace, "drained")
+        incident = Incident.before(training, row)
+        leaving = training.rank_pod(1)["spec"]["nodeName"]
+        incident.begins()
+        uncordon = faults.drain(training, leaving)
+        incident.recovered(disruptions=1)
+        incident.kept(0)
+        assert training.rank_pod(1)["spec"]["nodeName"] != leaving
+        uncordon()
+        training.job.delete()
+
+
+def test_pod_0_and_another_lost_at_once_are_one_disruption_and_the_weights_are_the_same(
+    installation: Installation, namespace: str, faults: Faults, table: Table
+) -> None:
+    with table.row("four pods, 0 and 2: SIGKILL at once") as row:
+        training = start(installation.cluster, namespace, "four", nodes=4)
+        incident = Incident.before(training, row)
+        incident.begins()
+        faults.kill_containers(training, 0, 2)
+        incident.recovered(disruptions=1)
+        incident.kept(1, 3)
+        result = training.finish(300)["result"]
+        training.job.delete()
+        assert result["parameterHash"] == undisturbed(installation.cluster, namespace, world=4)
+
+
+def test_of_two_live_launchers_of_pod_0_the_older_one_writes_nothing(
+    installation: Installation, namespace: str, faults: Faults, table: Table
+) -> None:
+    with table.row("pod 0 cut off and replaced while it lives, then joined again") as row:
+        training = start(installation.cluster, namespace, "twice")
+        incident = Incident.before(training, row)
+        node = training.rank_pod(0)["spec"]["nodeName"]
+        join = faults.part(training)
+        faults.cordon(node)
+        start_kubelet = faults.end_kubelet(node)
+        incident.begins()
+        faults.delete(training, 0, force=True)  # its node cannot end it any more
+        incident.recovered(disruptions=1)
+        incident.kept(1)
+        joined = now()
+        join()
+        term = training.journal.newest()[0]
+        training.until_saved(joined)
+        training.until_saved(now())
+        old = {life: ranks for life, ranks in training.journal.lives().items() if life[0] < term}
+        assert all(step["at"] < joined for ranks in old.values() for r in ranks.values() for step in r.steps)
+        assert training.journal.newest()[0] == term
+        assert training.journal.repeated_and_lost() == (0, 0)
+        start_kubelet()
+        training.job.delete()
+
+
+def test_two_operators_at_once_count_once_and_make_one_replacement(
+    installation: Installation, namespace: str, faults: Faults, table: Table
+) -> None:
+    with table.row("two operators, pod 1 deleted") as row:
+        training = start(installation.cluster, namespace, "operators")
+        incident = Incident.before(training, row)
+        faults.second_operator()
+        incident.begins()
+        faults.delete(training, 1)
+        incident.recovered(disruptions=1)
+        incident.kept(0)
+        assert len(training.job.live()) == 2
+        training.job.delete()
+
+
+def test_pods_that_finish_and_are_removed_without_an_operator_are_a_complete_job(
+    installation: Installation, namespace: str, faults: Faults, table: Table, calm: str
+) -> None:
+    with table.row("operator down, pods finished and removed") as row:
+        training = start(installation.cluster, namespace, "alone")
+        training.until_stepping()
+        back = faults.stop_operator()
+        training.pace(0)
+        eventually(
+            lambda: {pod["status"]["phase"] for pod in training.job.pods()} == {"Succeeded"},
+            240,
+            "both pods succeeded",
+        )
+        for pod in training.job.pods():
+            name = pod["metadata"]["name"]
+            training.cluster.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+        back()
+        status = training.job.until_true("Complete")["status"]
+        row.repeated, row.lost = training.journal.repeated_and_lost()
+        row.counted = "nothing"
+        assert status["result"]["parameterHash"] == calm
+        assert len(training.journal.used()) == STEPS * BATCH
+        assert training.job.live() == {}
+        training.job.delete()
+
+
+def test_pods_that_cannot_be_scheduled_wait_and_say_why(
+    installation: Installation, namespace: str, table: Table
+) -> None:
+    with table.row("three pods that must not share two nodes") as row:
+        training = start(installation.cluster, namespace, "crowded", nodes=3, placement="Require")
+        found = training.job.until(
+            lambda job: condition(job, "PodsReady").get("reason") == "Unschedulable", "it says why", 60
+        )
+        assert "didn't match pod anti-affinity rules" in condition(found, "PodsReady")["message"]
+        row.counted = "nothing"
+        assert found["status"].get("restarts", 0) == found["status"].get("disruptions", 0) == 0
+        training.job.delete()
+
+
+def test_a_lost_node_is_replaced_elsewhere_and_named(
+    installation: Installation, namespace: str, faults: Faults, table: Table
+) -> None:
+    with table.row("node of pod 1: cable pulled") as row:
+        training = start(
+            installation.cluster,
+            namespace,
+            "node-lost",
+            recovery={"nodeLostTimeoutSeconds": 10, "maxDisruptions": 1000, "gracePeriodSeconds": 10},
+        )
+        incident = Incident.before(training, row)
+        node = training.rank_pod(1)["spec"]["nodeName"]
+        training.strike()
+        plug_in = faults.cut_node(node)
+        status = incident.recovered(disruptions=1, timeout=240)
+        incident.kept(0)
+        assert training.rank_pod(1)["spec"]["nodeName"] != node
+        assert node in status["lastFailure"]["message"] or status["lastFailure"]["hostNode"] == node
+        plug_in()
+        training.until_stepping()
+        training.job.delete()

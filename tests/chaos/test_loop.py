@@ -84,8 +84,8 @@ ALL: tuple[Kill, ...] = (*QUICK, operator, link, standstill, full)
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(5, marks=pytest.mark.timeout(300)),
-        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+        pytest.param(5, marks=pytest.mark.timeout(600)),
+        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
 )
 def test_the_final_weights_do_not_show_the_kills(

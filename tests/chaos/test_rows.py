@@ -16,7 +16,7 @@ from tests.cluster.harness.waiting import eventually
 from tests.cluster.installation import Installation
 from tests.cluster.jobs import is_true
 
-pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(600)]
 slow = pytest.mark.slow
 
 

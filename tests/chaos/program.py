@@ -3,8 +3,8 @@
 It is small and random in every way a training is (dropout, shuffling, BatchNorm's statistics, a schedule), so that one
 sample too many or too few shows in the final weights. It writes down what it does, on a volume that no fault touches:
 `<term>-<generation>-r<rank>` has a line when this life of the rank begins, and one per optimizer step with the samples
-that went into it. It reads two files there: `pace` (seconds per step, so that a training lasts as long as its test
-needs) and `fault-<rank>` (what this rank does to itself, once).
+that went into it. It reads files there: `pace` (seconds per step, so that a training lasts as long as its test
+needs) and `fault-<rank>` (what this rank does to itself, once); `poison` is the number of a sample that fails always.
 """
 
 import ctypes
@@ -36,6 +36,9 @@ def task(*, width: int = 64) -> Task:
         points, answers, numbers = batch
         journal.reads(numbers.tolist())
         misbehave()
+        poison = JOURNAL / "poison"
+        if poison.exists() and int(poison.read_text()) in numbers.tolist():
+            raise ValueError(f"bad sample {poison.read_text()}")
         summed = nn.functional.cross_entropy(model(points), answers, reduction="sum")
         return summed, len(numbers)
 

@@ -230,6 +230,11 @@ def prove(token: bytes, role: str, theirs: str, mine: str) -> str:
     return hmac.new(token, f"{role}|{theirs}|{mine}".encode(), hashlib.sha256).hexdigest()
 
 
+def announcement(token: bytes, address: str) -> str:
+    """Bearer of a coordinator's call to a launcher: good for this address only, whoever may get to see it."""
+    return hmac.new(token, f"coordinator|{address}".encode(), hashlib.sha256).hexdigest()
+
+
 def status_key(token: bytes) -> str:
-    """Bearer of `GET /status` and `POST /stop`: a reader needs no token that could join."""
+    """Bearer of `/status`, `/stop` and `/addresses`: a reader needs no token that could join."""
     return hmac.new(token, b"status", hashlib.sha256).hexdigest()

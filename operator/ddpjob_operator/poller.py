@@ -18,6 +18,7 @@ from ddpjob_api.codec import Invalid, load
 from ddpjob_api.messages import status_key
 from ddpjob_api.report import MAX_REPORT_BYTES, JobReport, RunState
 from ddpjob_operator.cache import Cache
+from ddpjob_operator.desired import members
 from ddpjob_operator.errors import ApiError
 from ddpjob_operator.model import pruned
 from ddpjob_operator.observe import JobView, Key, PodView
@@ -30,6 +31,8 @@ HEARD = timedelta(seconds=15)
 """A coordinator that was silent for longer (and for three questions) is not taken to be alive."""
 EAGER = timedelta(seconds=1)
 """Pause between questions while a job starts or restarts."""
+QUICK = timedelta(seconds=0.1)
+"""The first pause after no answer (a launcher that is just starting); it doubles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +120,7 @@ class Poller:
                         task.add_done_callback(asking.discard)
                 self._wake.clear()
                 try:
-                    await asyncio.wait_for(self._wake.wait(), 0.5)
+                    await asyncio.wait_for(self._wake.wait(), 0.2)
                 except TimeoutError:
                     continue
                 await asyncio.sleep(0.05)  # a burst of pod events is one reason to ask
@@ -140,6 +143,30 @@ class Poller:
             log.info("%s: the coordinator could not be asked to stop: %s", job.key, type(error).__name__)
             return False
 
+    async def _introduce(self, job: JobView, coordinator: PodView) -> None:
+        """Tell the coordinator where its launchers are, so that none waits for a name server."""
+        if job.spec is None:
+            return
+        pods = [pod for pod in self._cache.entry(job.key).pods.values() if pod.owner_uid == job.uid]
+        addresses = {
+            str(index): pod.address
+            for index, pod in members(pods, job.spec.nodes).items()
+            if index != coordinator.index and pod.started and pod.address
+        }
+        if not addresses:
+            return
+        try:
+            token = await self._tokens.look_up(job)
+            if token is None:
+                return
+            url = f"http://{host(coordinator)}:{job.spec.ports.metrics}/addresses"
+            async with self._http().post(
+                url, json=addresses, headers=key(token), allow_redirects=False
+            ) as answer:
+                log.debug("%s: addresses of %d pods: %s", job.key, len(addresses), answer.status)
+        except (aiohttp.ClientError, TimeoutError, OSError, ApiError) as error:
+            log.debug("%s: the coordinator was not told addresses: %s", job.key, type(error).__name__)
+
     def _targets(self) -> list[tuple[JobView, PodView]]:
         found = []
         for cached in self._cache.jobs():
@@ -161,9 +188,11 @@ class Poller:
         settled = self._settled
         if report is None:
             misses = self._misses[job.uid] = self._misses.get(job.uid, 0) + 1
-            pause = min(settled, EAGER * misses)
+            pause = min(settled, QUICK * 2 ** min(misses, 8))
         else:
             self._misses.pop(job.uid, None)
+            if report.missing_nodes:
+                await self._introduce(job, coordinator)
             pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)
             before = self._said.get(job.uid)
             self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report, at=self._clock())

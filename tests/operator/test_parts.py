@@ -192,11 +192,17 @@ class Coordinator:
         self.body: Any = None
         self.asked = asyncio.Queue[int]()
         self.stops = 0
+        self.told = asyncio.Queue[Any]()
 
     async def status(self, request: web.Request) -> web.Response:
         known = request.headers.get("Authorization") == f"Bearer {status_key(self.token)}"
         self.asked.put_nowait(200 if known else 401)
         return web.Response(text=self.body) if known else web.Response(status=401)
+
+    async def addresses(self, request: web.Request) -> web.Response:
+        assert request.headers["Authorization"] == f"Bearer {status_key(self.token)}"
+        self.told.put_nowait(await request.json())
+        return web.Response(status=202)
 
     async def stop(self, request: web.Request) -> web.Response:
         self.stops += 1
@@ -213,7 +219,13 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
     assert token is not None
     coordinator = Coordinator(token)
     app = web.Application()
-    app.add_routes([web.get("/status", coordinator.status), web.post("/stop", coordinator.stop)])
+    app.add_routes(
+        [
+            web.get("/status", coordinator.status),
+            web.post("/stop", coordinator.stop),
+            web.post("/addresses", coordinator.addresses),
+        ]
+    )
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.9", port, reuse_address=True)
@@ -252,6 +264,10 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
         assert await asyncio.wait_for(told.get(), 30) == KEY
         assert await poller.stop(job, zero)
         assert coordinator.stops == 1
+        assert coordinator.told.empty(), "nobody is missing"
+        coordinator.body = json.dumps({**report, "generation": 2, "missingNodes": [1], "nodesJoined": 1})
+        poller.soon(job.uid)
+        assert await asyncio.wait_for(coordinator.told.get(), 30) == {"1": "127.0.0.9"}
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

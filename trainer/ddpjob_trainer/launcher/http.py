@@ -1,7 +1,8 @@
-"""The launcher's HTTP port: `/metrics`, `/history`, `/healthz`, `/readyz`, and in pod 0 `/status` and `POST /stop`.
+"""The launcher's HTTP port: `/metrics`, `/history`, `/healthz`, `/readyz`, `POST /coordinator`, and in pod 0 `/status`,
+`POST /stop` and `POST /addresses`.
 
 Why apart: a few requests of one line each need no framework, and the launcher's start has no time for one.
-Must not: read a body, keep a connection, or answer `/status` and `/stop` without the bearer key.
+Must not: read the body of a stranger, keep a connection, or answer what is for key holders without the key.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ PHRASES = {
 }
 """What is answered here; the enum of the standard library's `http` takes longer to import than this server."""
 MAX_HEAD_BYTES = 16384
+MAX_BODY_BYTES = 262144
+"""Addresses of the largest job."""
 MAX_CLIENTS = 64
 
 
@@ -36,10 +39,16 @@ class Site:
     """JSON: numbers over time, as open as the metrics."""
     ready: Callable[[], bool]
     key: str
-    """Bearer of `/status` and `/stop`."""
+    """Bearer of `/status`, `/stop` and `/addresses`."""
+    proof: Callable[[str], str]
+    """Bearer of `/coordinator?ADDRESS`."""
+    announced: Callable[[str], None]
+    """Told of a coordinator's address."""
     status: Callable[[], bytes] | None
     """JSON; None in a pod that has no coordinator."""
     stop: Callable[[], None] | None
+    addresses: Callable[[bytes], None] | None
+    """Told of launchers' addresses, as JSON; raises ValueError where it is none."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +107,50 @@ class HttpServer:
         headers = {
             name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
         }
-        return self.route(words[0], words[1].partition("?")[0], headers.get("authorization", ""))
+        path, _, query = words[1].partition("?")
+        refused = self.refusal(words[0], path, query, headers.get("authorization", ""))
+        if refused is not None:
+            return refused
+        length = headers.get("content-length", "0")
+        body = b""
+        if path == "/addresses":
+            if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+                return Answer(400)
+            try:
+                body = await reader.readexactly(int(length))
+            except asyncio.IncompleteReadError:
+                return Answer(400)
+        return self.answer(path, query, body)
 
-    def route(self, method: str, path: str, authorization: str) -> Answer:
-        """The answer to one request."""
+    def refusal(self, method: str, path: str, query: str, authorization: str) -> Answer | None:
+        """Why a request is not answered."""
         site = self._site
-        allowed = {"/metrics": "GET", "/history": "GET", "/healthz": "GET", "/readyz": "GET"}
+        allowed = {path: "GET" for path in ("/metrics", "/history", "/healthz", "/readyz")}
+        allowed["/coordinator"] = "POST"
+        keys = {"/coordinator": site.proof(query)} if path == "/coordinator" else {}
         if site.status is not None:
-            allowed |= {"/status": "GET", "/stop": "POST"}
+            allowed |= {"/status": "GET", "/stop": "POST", "/addresses": "POST"}
+            keys |= {"/status": site.key, "/stop": site.key, "/addresses": site.key}
         if path not in allowed:
             return Answer(404)
         if method != allowed[path]:
             return Answer(405)
-        if path in {"/status", "/stop"} and not hmac.compare_digest(
-            authorization.encode(), f"Bearer {site.key}".encode()
-        ):
+        if path in keys and not hmac.compare_digest(authorization.encode(), f"Bearer {keys[path]}".encode()):
             return Answer(401)
+        return None
+
+    def answer(self, path: str, query: str, body: bytes) -> Answer:
+        """The answer to a request that may be made."""
+        site = self._site
+        if path == "/coordinator":
+            site.announced(query)
+            return Answer(202, b"connecting\n")
+        if path == "/addresses" and site.addresses is not None:
+            try:
+                site.addresses(body)
+            except ValueError:
+                return Answer(400)
+            return Answer(202, b"calling\n")
         if path == "/metrics":
             return Answer(200, site.metrics().encode(), CONTENT_TYPE)
         if path == "/history":

@@ -5,6 +5,7 @@ say anything before the coordinator has proved that it knows the token.
 """
 
 import asyncio
+import contextlib
 import hmac
 import os
 from collections.abc import Callable
@@ -70,6 +71,10 @@ class Link:
         self._beat = beat
         self._say = say
         self._lines: Lines | None = None
+        self._announced: str | None = None
+        """Where a coordinator said that it is; the name is the fallback."""
+        self._news = asyncio.Event()
+        self._tries = 0
         self._said_at = float("-inf")
         self._said = ""
 
@@ -82,6 +87,13 @@ class Link:
         if self._lines is not None:
             self._lines.send(message)
 
+    def announced(self, host: str) -> None:
+        """A coordinator of this job says where it is: look there first, and now if there is no connection."""
+        if host != self._announced or not self.up:
+            self._announced = host
+            self._tries = 0
+            self._news.set()
+
     async def run(self) -> None:
         """Stay connected until cancelled."""
         wait = RECONNECT_FIRST_SECONDS
@@ -90,7 +102,7 @@ class Link:
         while True:
             try:
                 await self._session()
-                wait, alone_since = RECONNECT_FIRST_SECONDS, loop.time()
+                wait, alone_since, self._tries = RECONNECT_FIRST_SECONDS, loop.time(), 0
             except Refused as refused:
                 self._once(f"refused by the coordinator: {refused}")
                 self._on_refused(str(refused))
@@ -99,14 +111,14 @@ class Link:
                 reason = str(error) or "no answer"
                 if loop.time() - alone_since >= ALONE_SECONDS:
                     self._once(f"no coordinator at {self._host}:{self._port}: {reason}")
-            await asyncio.sleep(wait * jitter())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), wait * jitter())
+                wait = RECONNECT_FIRST_SECONDS
             wait = min(wait * 2, RECONNECT_MAX_SECONDS)
 
     async def _session(self) -> None:
         """One connection, to its end."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, lines = await loop.create_connection(Lines, self._host, self._port)
+        lines = await self._connect()
         try:
             welcome = await self._meet(lines)
             self._lines = lines
@@ -128,6 +140,30 @@ class Link:
             if self.up:
                 self._lines = None
                 self._on_state(False)
+
+    async def _connect(self) -> Lines:
+        """A connection to where the coordinator said it is, or to its name, in turn.
+
+        Raises:
+            OSError, TimeoutError: nobody is there, or another address was announced meanwhile.
+        """
+        hosts = [self._host] if self._announced is None else [self._announced, self._host]
+        host = hosts[self._tries % len(hosts)]
+        self._tries += 1
+        self._news.clear()
+        loop = asyncio.get_running_loop()
+        connecting = asyncio.ensure_future(loop.create_connection(Lines, host, self._port))
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait(
+                {connecting, news}, timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if connecting.done():
+                return connecting.result()[1]
+            raise Lost("announced elsewhere" if self._news.is_set() else "no answer")
+        finally:
+            for task in (connecting, news):
+                task.cancel()
 
     async def _meet(self, lines: Lines) -> Welcome:
         """Challenge and proof, both ways.

@@ -24,10 +24,12 @@ from ddpjob_api.messages import (
     Stop,
     StopAt,
     Welcome,
+    announcement,
     status_key,
 )
 from ddpjob_api.report import Outcome, TerminationMessage
 from ddpjob_trainer.launcher import leading, status, words
+from ddpjob_trainer.launcher.announcing import Announcer, addresses_of
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.departure import Departure
 from ddpjob_trainer.launcher.foreman import Foreman
@@ -53,7 +55,8 @@ class Launcher:
         self.memory = Memory(config)
         self.view = View(config, self.memory, sink.say)
         self.link = Link(
-            host=config.coordinator_host,
+            # The leader's own: the name may still lead to its predecessor.
+            host=config.advertise_host if config.leads and config.on_cluster else config.coordinator_host,
             port=config.coordinator_port,
             token=config.token,
             hello=self.hello,
@@ -83,6 +86,7 @@ class Launcher:
             before_last_words=self.hand_down,
         )
         self.server: Server | None = None
+        self.announcer: Announcer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> TerminationMessage:
@@ -104,6 +108,12 @@ class Launcher:
             self.server = Server(core, self.config.token, say=self.sink.say, on_bug=self.departure.fail)
             port = self.config.coordinator_port
             await listen(self.server.start(self.config.bind_host, port), "coordinator", port)
+            self.announcer = Announcer(
+                address=self.config.advertise_host,
+                port=ports.metrics,
+                token=self.config.token,
+                missing=lambda: core.members.missing,
+            )
         self.keep(self.watch())
         link = self.keep(self.link.run())
         try:
@@ -226,7 +236,16 @@ class Launcher:
             key=status_key(self.config.token),
             status=self.report if leads else None,
             stop=self.stop_job if leads else None,
+            proof=lambda address: announcement(self.config.token, address),
+            announced=self.link.announced,
+            addresses=self.call if leads else None,
         )
+
+    def call(self, body: bytes) -> None:
+        """Tell launchers that are missing where the coordinator is."""
+        found = addresses_of(body)
+        if self.announcer is not None:
+            self.keep(self.announcer.call(found))
 
     def report(self) -> bytes:
         assert self.server is not None

@@ -15,6 +15,8 @@ RECONNECT_MAX_SECONDS = 2.0
 """Back-off of a launcher that looks for its coordinator."""
 ALONE_SECONDS = 5.0
 """A launcher without a coordinator says so after this; at every start one of them is first."""
+CALL_SECONDS = 2.0
+"""How long a coordinator tries to reach a launcher that it calls."""
 REFUSED_RETRY_SECONDS = 2.0
 """Between two tries of a launcher whose coordinator refused it."""
 

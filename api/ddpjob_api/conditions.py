@@ -39,6 +39,8 @@ class Reason(StrEnum):
     POD_REFUSED = "PodRefused"
     NODE_NOT_READY = "NodeNotReady"
     NODE_STORM = "NodeStorm"
+    # PodsReady (between two attempts), Failed
+    RENDEZVOUS_TIMEOUT = "RendezvousTimeout"
     # RendezvousReady
     ALL_RANKS_JOINED = "AllRanksJoined"
     WAITING_FOR_RANKS = "WaitingForRanks"
@@ -64,6 +66,5 @@ class Reason(StrEnum):
     MAX_DISRUPTIONS_EXCEEDED = "MaxDisruptionsExceeded"
     CONFIGURATION_REFUSED = "ConfigurationRefused"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
-    RENDEZVOUS_TIMEOUT = "RendezvousTimeout"
     # any
     UNKNOWN = "Unknown"

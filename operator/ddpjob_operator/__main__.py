@@ -6,6 +6,9 @@
 import asyncio
 import logging
 import os
+import secrets
+import signal
+import socket
 import sys
 import time
 from collections import Counter
@@ -20,6 +23,7 @@ from ddpjob_operator.client import Client, Http, Limiter
 from ddpjob_operator.errors import ApiError
 from ddpjob_operator.handlers import kopf_settings, registry
 from ddpjob_operator.health import Health, Metrics
+from ddpjob_operator.leader import Leader, LostLease
 from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import Key
 from ddpjob_operator.poller import Poller
@@ -60,6 +64,14 @@ class Operator:
         )
         self.queue.failed = self._failed
         self.background: list[asyncio.Task[None]] = []
+        self.leader: Leader | None = None
+        if settings.lease:
+            namespace, name = settings.lease.split("/")
+            identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+            # A client of its own: its renewals do not wait behind the work for a token.
+            lease = Client(self.http, manager=FIELD_MANAGER)
+            lease.observe = self.metrics.request
+            self.leader = Leader(lease, namespace=namespace, name=name, identity=identity)
         self.health = Health(
             self.metrics,
             resync=settings.resync,
@@ -68,11 +80,19 @@ class Operator:
         )
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Until a signal, or `stop`. Leader election has its place around what follows the health server."""
+        """Until a signal, or `stop`.
+
+        Raises:
+            LostLease: another operator leads, or may.
+        """
         settings = self.settings
+        stop = stop or asyncio.Event()
         if settings.health_port:
             await self.health.start(settings.health_host, settings.health_port)
         try:
+            if self.leader is not None and not await self._elected(self.leader, stop):
+                return
+            self.metrics.leader.set(1)
             await first(self.client, self.cache, self.nodes, settings.watch_namespaces)
             self.health.synced()
             for key in [*self.cache.keys()]:
@@ -82,10 +102,32 @@ class Operator:
                 asyncio.create_task(self.poller.run(), name="poller"),
                 asyncio.create_task(self._resync(), name="resync"),
             ]
-            await self._watch(stop or asyncio.Event())
+            if self.leader is not None:
+                self.background.append(asyncio.create_task(self.leader.hold(), name="lease"))
+            await self._watch(stop)
         finally:
             await self._clean_up()
+            if self.leader is not None:
+                await self.leader.release()
             await self.http.close()
+
+    async def _elected(self, leader: Leader, stop: asyncio.Event) -> bool:
+        """Stand by until this one leads; False where it is told to stop before."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # kopf, which follows, brings its own handlers
+            loop.add_signal_handler(number, stop.set)
+        self.health.standby = True
+        acquiring = asyncio.create_task(leader.acquire())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({acquiring, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if acquiring.done():
+                acquiring.result()
+            return acquiring.done() and not stop.is_set()
+        finally:
+            self.health.standby = False
+            for task in (acquiring, stopping):
+                task.cancel()
 
     async def _watch(self, ended: asyncio.Event) -> None:
         """Follow kopf's watches, which end with a signal; a background task that ends brings the operator down."""
@@ -175,6 +217,9 @@ def main() -> int:
     except kopf.LoginError as error:
         print(f"ddpjob-operator: {error}", file=sys.stderr)
         return 2
+    except LostLease as lost:
+        print(f"ddpjob-operator: stopped: {lost}", file=sys.stderr)
+        return 1
     return 0
 
 

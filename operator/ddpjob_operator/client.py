@@ -56,6 +56,7 @@ SECRETS = Kind("", "v1", "secrets")
 CLAIMS = Kind("", "v1", "persistentvolumeclaims")
 EVENTS = Kind("", "v1", "events")
 NODES = Kind("", "v1", "nodes")
+LEASES = Kind("coordination.k8s.io", "v1", "leases")
 DEPLOYMENTS = Kind("apps", "v1", "deployments")
 
 
@@ -130,6 +131,15 @@ class Client:
             "PATCH", kind, kind.path(namespace, name), query=query, body=body, content_type=APPLY_PATCH,
             verb="APPLY",
         )  # fmt: skip
+
+    async def replace(self, kind: Kind, namespace: str, name: str, body: Body) -> Body:
+        """Put the object in place of the version that `body` names.
+
+        Raises:
+            Conflict: it has changed since.
+        """
+        query = {"fieldManager": self._manager}
+        return await self._call("PUT", kind, kind.path(namespace, name), query=query, body=body)
 
     async def finalizer(
         self, kind: Kind, namespace: str, name: str, *, uid: str, add: str = "", drop: str = ""

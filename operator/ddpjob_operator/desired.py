@@ -63,6 +63,10 @@ def pod_set(job: JobView, status: Status, pods: Sequence[PodView], *, now: datet
     released = tuple(pod for pod in (*ended, *lost) if pod.tracked and pod.incarnation < status.incarnation)
     if job.spec is None or job.spec.suspend or status.runtime is None:
         return PodSet(release=released, force=lost, delete=tuple(pod for pod in pods if pod.live))
+    apart_until = status.apart_until(now)
+    if apart_until is not None:
+        going = tuple(pod for pod in pods if pod.live)
+        return PodSet(release=released, force=lost, delete=going, again=apart_until)
     nodes = job.spec.nodes
     keep = members(pods, nodes)
     surplus = [pod for pod in pods if pod.live and keep.get(pod.index) is not pod]

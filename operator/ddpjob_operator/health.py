@@ -41,6 +41,7 @@ class Metrics:
         self.depth = Gauge("queue_depth", "Jobs waiting for a look, or being looked at.", **make)
         self.oldest = Gauge("queue_oldest_seconds", "How long the oldest of them has waited.", **make)
         self.jobs = Gauge("jobs", "DDPJobs known, by state.", ["state"], **make)
+        self.leader = Gauge("leader", "1 while this operator serves, 0 while it stands by.", **make)
         info = Gauge("build_info", "Always 1; the label says the version.", ["version"], **make)
         info.labels(version=__version__).set(1)
 
@@ -68,12 +69,17 @@ class Health:
         self._synced: float | None = None
         self._born = time.monotonic()
         self._runner: web.AppRunner | None = None
+        self.standby = False
+        """Another operator serves: this one has nothing to show."""
 
     def synced(self) -> None:
         self._synced = time.monotonic()
 
     def trouble(self) -> str | None:
         """Why the process should be restarted, or None."""
+        if self.standby:
+            self._born = time.monotonic()
+            return None
         since = time.monotonic() - (self._synced or self._born)
         if since > self._patience:
             return f"no full list of the objects for {since:.0f} s"
@@ -103,6 +109,8 @@ class Health:
         return web.Response(text=trouble or "ok", status=503 if trouble else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
+        if self.standby:
+            return web.Response(text="standing by")
         ready = self._synced is not None
         return web.Response(
             text="ok" if ready else "not all objects are listed yet", status=200 if ready else 503

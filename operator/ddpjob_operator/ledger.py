@@ -62,11 +62,8 @@ def account(
     lost = [pod for pod in pods if not pod.live and not (pod.end and pod.end.done)]
     after = max([status.next_incarnation, *(pod.incarnation + 2 for pod in pods if not pod.live)])
     if leaving:
-        # What ends now belongs to the leaving, also if the job is resumed before the last pod has gone.
-        after = past_all(pods, after)
-        status = replace(
-            status, incident=Incident(generation=status.generation, incarnation=max(0, after - 1))
-        )
+        status = dismissed(status, pods)
+        after = max(after, status.next_incarnation)
     else:
         for pod in lost:
             if accounted(pod, pods):
@@ -102,6 +99,13 @@ def account(
                 generation=max(status.generation, said.generation),
             )
     return replace(status, next_incarnation=after)
+
+
+def dismissed(status: Status, pods: Iterable[PodView]) -> Status:
+    """All pods go by our own will: what ends is counted neither now nor if the last goes when new ones are there."""
+    after = past_all(pods, status.next_incarnation)
+    incident = Incident(generation=status.generation, incarnation=max(0, after - 1))
+    return replace(status, incident=incident, next_incarnation=after)
 
 
 def past_all(pods: Iterable[PodView], after: int) -> int:

@@ -86,6 +86,15 @@ class Incident:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rendezvous:
+    """Attempts in a row in which the ranks did not meet (`rendezvous.py`)."""
+
+    attempts: int = 0
+    retry_at: str | None = None
+    """When pods are made again; until then there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """`status` of a DDPJob."""
 
@@ -103,6 +112,7 @@ class Status:
     next_incarnation: int = 0
     """Replacements take the number before this one; 0: no pod was ever made."""
     incident: Incident | None = None
+    rendezvous: Rendezvous | None = None
     active_seconds: int = 0
     active_since: str | None = None
     progress: ProgressState | None = None
@@ -121,6 +131,11 @@ class Status:
     @property
     def finished(self) -> bool:
         return self.is_true(Condition.COMPLETE) or self.is_true(Condition.FAILED)
+
+    def apart_until(self, now: datetime) -> datetime | None:
+        """Until when no pods are made because the ranks of the last ones did not meet; None: they are made."""
+        until = moment_of(self.rendezvous.retry_at) if self.rendezvous else None
+        return until if until is not None and now < until else None
 
     @property
     def incarnation(self) -> int:

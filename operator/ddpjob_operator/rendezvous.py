@@ -1,18 +1,33 @@
-"""When the launchers of a job should have met (`recovery.rendezvousTimeoutSeconds`).
+"""When the launchers of a job should have met (`recovery.rendezvousTimeoutSeconds`), and when they may try again.
 
 Why apart: a gang of which a part never comes holds nodes that others wait for, so it is ended; what counts as "never
 came" is easy to get wrong in ways that would end a healthy training. Must not: read the clock, or judge pods that wait
 for a node: pending time does not count.
 """
 
+import hashlib
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ddpjob_api.conditions import Condition
 from ddpjob_api.report import JobReport
 from ddpjob_api.spec import Spec
 from ddpjob_operator.model import Status, Truth, moment_of
 from ddpjob_operator.observe import PodView
+
+ATTEMPTS = 3
+"""So often the ranks may fail to meet in a row."""
+PAUSE = timedelta(seconds=30)
+"""Before the second attempt, doubled before each further one."""
+
+
+def pause(job_uid: str, attempts: int) -> timedelta:
+    """How long nodes are left to others after that many attempts: by a quarter more or less, differently for each job.
+
+    Two gangs that hold a part of the nodes each would otherwise meet again and again.
+    """
+    share = hashlib.sha256(f"{job_uid}|{attempts}".encode()).digest()[0] / 255
+    return PAUSE * 2 ** (attempts - 1) * (0.75 + share / 2)
 
 
 def deadline(

@@ -44,6 +44,9 @@ class Settings:
     progress: timedelta = timedelta(seconds=15)
     """Progress is written to a job's status at most this often, or jobs/10 s where that is longer."""
 
+    lease: str = ""
+    """`namespace/name` of the Lease that the serving one of several operators holds; empty: none is asked for."""
+
     log_level: str = "INFO"
 
 
@@ -70,4 +73,8 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
                 values[field.name] = type(default)(text)
         except ValueError:
             raise BadSetting(f"{name}={text}: expected a number, like {default}") from None
+    if lease := values.get("lease"):
+        parts = str(lease).split("/")
+        if len(parts) != 2 or not all(parts):
+            raise BadSetting(f"DDPJOB_LEASE={lease}: expected namespace/name")
     return Settings(**values)  # type: ignore[arg-type]

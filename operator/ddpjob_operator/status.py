@@ -17,8 +17,8 @@ from ddpjob_api.report import JobReport, Outcome, RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator import rendezvous
 from ddpjob_operator.desired import members
-from ddpjob_operator.ledger import account, accounted
-from ddpjob_operator.model import Nodes, Runtime, Status, Truth, moment_of, set_condition, stamp
+from ddpjob_operator.ledger import account, accounted, dismissed
+from ddpjob_operator.model import Nodes, Rendezvous, Runtime, Status, Truth, moment_of, set_condition, stamp
 from ddpjob_operator.observe import JobView, PodView, Waiting
 from ddpjob_operator.progress import fold_report, fold_words, words_of
 from ddpjob_operator.trouble import Trouble, trouble_of
@@ -78,12 +78,14 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
         )
     spec = seen.job.spec
     verdict = invalid(seen) or ending(seen.pods, spec)
-    leaving = verdict is not None or (spec is not None and spec.suspend)
+    leaving = verdict is not None or (spec is not None and spec.suspend) or old.apart_until(now) is not None
     fresh = account(fresh, seen.pods, seen.report, now=now, leaving=leaving)
     if spec is not None and verdict is None:
         fresh = on_the_clock(fresh, seen, spec, now=now)
         if seen.report is None or seen.report.state is not RunState.FINISHED:  # the launchers' own words come
-            verdict = overspent(fresh, spec, now=now) or apart(fresh, seen, spec, now=now)
+            verdict = overspent(fresh, spec, now=now)
+            if verdict is None and old.apart_until(now) is None:
+                fresh, verdict = apart(fresh, seen, spec, now=now)
     if verdict is not None:
         fresh = concluded(fresh, seen, verdict, now=now)
     elif spec is not None:
@@ -144,8 +146,9 @@ def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -
         since = moment_of(status.active_since)
         spent = int((now - since).total_seconds()) if since else 0
         return replace(
-            status, runtime=None, active_since=None, active_seconds=status.active_seconds + max(0, spent)
-        )
+            status, runtime=None, active_since=None, active_seconds=status.active_seconds + max(0, spent),
+            rendezvous=None,
+        )  # fmt: skip
     if status.runtime is None and seen.admission.reason is Reason.ACCEPTED:
         return replace(
             status,
@@ -183,17 +186,27 @@ def overspent(status: Status, spec: Spec, *, now: datetime) -> Verdict | None:
     return None
 
 
-def apart(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Verdict | None:
-    """A gang that did not meet in time; its end releases the nodes it holds."""
+def apart(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> tuple[Status, Verdict | None]:
+    """A gang that did not meet in time: its pods go, so that its nodes are free, and it tries again or has failed."""
     now_there = members(seen.pods, spec.nodes)
     due = rendezvous.deadline(status, spec, now_there, seen.report)
     if due is None or now < due:
-        return None
+        return status, None
     seconds = int(spec.recovery.rendezvous_timeout.total_seconds())
     trouble = trouble_of(seen, now_there)
     why = trouble.message if trouble else missing(seen.report, spec, now_there)
-    message = f"the ranks did not meet within recovery.rendezvousTimeoutSeconds ({seconds}): {why}"
-    return Verdict(condition=Condition.FAILED, reason=Reason.RENDEZVOUS_TIMEOUT, message=message)
+    attempts = (status.rendezvous.attempts if status.rendezvous else 0) + 1
+    message = f"the ranks did not meet within recovery.rendezvousTimeoutSeconds ({seconds})"
+    if attempts >= rendezvous.ATTEMPTS:
+        message = f"{message} in {attempts} attempts: {why}"
+        return status, Verdict(condition=Condition.FAILED, reason=Reason.RENDEZVOUS_TIMEOUT, message=message)
+    again = stamp(now + rendezvous.pause(seen.job.uid, attempts))
+    message = f"{message}: {why}; all pods are deleted and made again at {again} ({attempts} of {rendezvous.ATTEMPTS} attempts)"
+    status = replace(dismissed(status, seen.pods), rendezvous=Rendezvous(attempts=attempts, retry_at=again))
+    return (
+        set_condition(status, Condition.PODS_READY, Truth.FALSE, Reason.RENDEZVOUS_TIMEOUT, message, now=now),
+        None,
+    )
 
 
 def concluded(status: Status, seen: Observed, verdict: Verdict, *, now: datetime) -> Status:
@@ -256,7 +269,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     ready = sum(pod.ready for pod in now_there.values())
     if ready == spec.nodes:
         put(Condition.PODS_READY, True, Reason.ALL_PODS_READY, "the ranks of every pod have joined")
-    else:
+    elif status.apart_until(now) is None:
         trouble = trouble_of(seen, now_there) or Trouble(
             reason=Reason.PODS_STARTING, message=f"{ready} of {spec.nodes} pods are ready"
         )
@@ -269,6 +282,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         words = missing(seen.report, spec, now_there)
         put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
     if runs:
+        status = replace(status, rendezvous=None)
         put(Condition.RUNNING, True, Reason.TRAINING, "the workers of every node run")
     else:
         put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")

@@ -17,7 +17,7 @@ from ddpjob_operator.client import Answer
 
 Body = dict[str, Any]
 PLURALS = {"ddpjobs": "DDPJob", "pods": "Pod", "services": "Service", "secrets": "Secret", "events": "Event",
-           "nodes": "Node",
+           "nodes": "Node", "leases": "Lease",
            "persistentvolumeclaims": "PersistentVolumeClaim"}  # fmt: skip
 
 
@@ -82,6 +82,11 @@ class FakeApi:
                 return failure(409, "Conflict", "Precondition failed: UID")
             self.delete(plural, namespace, name, grace=(body or {}).get("gracePeriodSeconds"))
             return Answer(status=200, body={})
+        if method == "PUT":
+            if body["metadata"]["resourceVersion"] != found["metadata"]["resourceVersion"]:
+                return failure(409, "Conflict", "the object has been modified")
+            self._store("MODIFIED", key, copy.deepcopy(body))
+            return Answer(status=200, body=copy.deepcopy(body))
         return self.patch(key, found, subresource, body, content_type)
 
     # verbs

@@ -88,7 +88,10 @@ def test_rendered_objects_are_restricted_and_namespaced_installs_have_no_cluster
     assert crd["spec"] == source["spec"]
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     few = rendered("watchNamespaces={a,b}", "rbac.aggregate=false")
-    assert [d["metadata"]["namespace"] for d in few if d["kind"] == "Role"] == ["a", "b", "system"]
+    assert [d["metadata"]["namespace"] for d in few if d["kind"] == "Role"] == ["a", "b", "system", "system"]
+    assert not [d for d in documents if d["kind"] == "PodDisruptionBudget"]
+    (budget,) = [d for d in rendered("replicas=2") if d["kind"] == "PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == 1
     assert not [d for d in few if d["kind"] == "ClusterRole"]
     for document in (d for d in documents if d["kind"] in ("ClusterRole", "Role")):
         assert not any("*" in rule.get(field, []) for rule in document["rules"] for field in rule)

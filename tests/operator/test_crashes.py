@@ -64,6 +64,20 @@ async def loses_all_its_nodes_at_once(world: World) -> None:
     await world.run()
 
 
+async def does_not_meet_at_first(world: World) -> None:
+    await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
+    await world.passes(10)
+    names = list(world.live().values())
+    await world.place(names[0], running={})
+    await world.place(names[1], waiting={"reason": "ImagePullBackOff", "message": "no such image"})
+    await world.passes(61)
+    for name in names:
+        await world.stopped(name)
+    await world.passes(40)
+    await world.passes(10)
+    await world.run()
+
+
 async def completes(world: World) -> None:
     await starts(world)
     await world.done(result={"accuracy": 1.0})
@@ -100,7 +114,7 @@ async def is_deleted(world: World) -> None:
 
 STORIES: list[Story] = [
     starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_the_coordinator_and_another,
-    loses_the_coordinators_node, loses_all_its_nodes_at_once, completes,
+    loses_the_coordinators_node, loses_all_its_nodes_at_once, does_not_meet_at_first, completes,
     fails_by_its_budget, is_suspended_and_resumed, is_deleted,
 ]  # fmt: skip
 

@@ -1,0 +1,90 @@
+"""One of several operators leads."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from tests.operator.fake_api import FakeApi, failure
+
+from ddpjob_operator.client import Client
+from ddpjob_operator.leader import Leader, LostLease
+
+pytestmark = pytest.mark.timeout(60)
+LONG = timedelta(seconds=3600)
+KEY = ("leases", "system", "ddpjob")
+
+
+def candidate(api: FakeApi, name: str, duration: timedelta = LONG, deadline: timedelta = LONG) -> Leader:
+    return Leader(
+        Client(api, manager="m"),
+        namespace="system",
+        name="ddpjob",
+        identity=name,
+        duration=duration,
+        deadline=deadline,
+        retry=timedelta(seconds=0.01),
+    )
+
+
+async def test_the_first_leads_and_a_second_waits_until_it_is_released() -> None:
+    api = FakeApi()
+    first, second = candidate(api, "a"), candidate(api, "b")
+    await first.acquire()
+    waiting = asyncio.create_task(second.acquire())
+    holding = asyncio.create_task(first.hold())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    assert (second.holder, api.objects[KEY]["spec"]["leaseTransitions"]) == ("a", 1)
+    holding.cancel()
+    await asyncio.wait([holding])
+    await first.release()
+    await asyncio.wait_for(waiting, 30)
+    spec = api.objects[KEY]["spec"]
+    assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("b", 2)
+    await first.release()
+    assert api.objects[KEY]["spec"]["holderIdentity"] == "b", "what is another's is not released"
+
+
+async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration_and_not_before() -> None:
+    api = FakeApi()
+    await candidate(api, "a", duration=timedelta(seconds=1)).acquire()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await asyncio.wait_for(candidate(api, "b").acquire(), 30)
+    assert loop.time() - start >= 1.0
+
+
+async def test_a_lease_that_is_renewed_is_not_taken_however_long() -> None:
+    api = FakeApi()
+    first = candidate(api, "a", duration=timedelta(seconds=1))
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(candidate(api, "b").acquire(), 1.5)
+    holding.cancel()
+    await asyncio.wait([holding])
+
+
+async def test_a_leader_that_cannot_renew_or_was_replaced_stops() -> None:
+    api = FakeApi()
+    leader = candidate(api, "a", deadline=timedelta(seconds=0.2))
+    await leader.acquire()
+    api.before = lambda method, path: failure(500, "InternalError", "etcd is busy")
+    with pytest.raises(LostLease, match=r"could not be renewed for 0\.2 s"):
+        await asyncio.wait_for(leader.hold(), 30)
+    api.before = lambda method, path: None
+    leader = candidate(api, "a")
+    await leader.acquire()
+    api.change("leases", "system", "ddpjob", lambda body: body["spec"].update(holderIdentity="b"))
+    with pytest.raises(LostLease, match="b leads now"):
+        await asyncio.wait_for(leader.hold(), 30)
+
+
+async def test_of_two_that_take_it_at_once_one_leads() -> None:
+    api = FakeApi()
+    tasks = [asyncio.create_task(candidate(api, name).acquire()) for name in "abc"]
+    done, pending = await asyncio.wait(tasks, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    assert (len(done), len(pending)) == (1, 2)
+    for task in pending:
+        task.cancel()
+    await asyncio.wait(pending)

@@ -27,7 +27,7 @@ def pause(job_uid: str, attempts: int) -> timedelta:
     Two gangs that hold a part of the nodes each would otherwise meet again and again.
     """
     share = hashlib.sha256(f"{job_uid}|{attempts}".encode()).digest()[0] / 255
-    return PAUSE * 2 ** (attempts - 1) * (0.75 + share / 2)
+    return PAUSE * float(2 ** (attempts - 1)) * (0.75 + share / 2)
 
 
 def deadline(

@@ -71,10 +71,11 @@ async def does_not_meet_at_first(world: World) -> None:
     await world.place(names[0], running={})
     await world.place(names[1], waiting={"reason": "ImagePullBackOff", "message": "no such image"})
     await world.passes(61)
+    await world.passes(5)
     for name in names:
         await world.stopped(name)
-    await world.passes(40)
-    await world.passes(10)
+    await world.passes(60)
+    await world.passes(5)
     await world.run()
 
 

@@ -125,7 +125,7 @@ class HttpServer:
     def refusal(self, method: str, path: str, query: str, authorization: str) -> Answer | None:
         """Why a request is not answered."""
         site = self._site
-        allowed = {path: "GET" for path in ("/metrics", "/history", "/healthz", "/readyz")}
+        allowed = dict.fromkeys(("/metrics", "/history", "/healthz", "/readyz"), "GET")
         allowed["/coordinator"] = "POST"
         keys = {"/coordinator": site.proof(query)} if path == "/coordinator" else {}
         if site.status is not None:

@@ -49,14 +49,20 @@ class PodSet:
         return not (self.create or self.delete or self.release or self.track or self.force)
 
 
-def pod_set(job: JobView, status: Status, pods: Sequence[PodView], *, now: datetime) -> PodSet:
-    """What to do, given the status that `status.advance` made of the same pods (and that was written)."""
+def pod_set(
+    job: JobView, status: Status, pods: Sequence[PodView], *, now: datetime, ending: bool = False
+) -> PodSet:
+    """What to do, given the status that `status.advance` made of the same pods (and that was written).
+
+    Args:
+        ending: the coordinator says that the launchers are ending by themselves.
+    """
     ended = [pod for pod in pods if pod.ended]
     lost = tuple(pod for pod in pods if pod.lost)
     if status.finished:
         released = tuple(pod for pod in (*ended, *lost) if pod.tracked)
         live = tuple(pod for pod in pods if pod.live)
-        due = leftovers_due(status, ended)
+        due = leftovers_due(status, ended, ending=ending)
         if live and due is not None and now < due:
             return PodSet(release=released, force=lost, again=due)
         return PodSet(release=released, force=lost, delete=live)
@@ -113,14 +119,18 @@ def old_logs(pods: Iterable[PodView]) -> list[PodView]:
 
 
 def retry_due(index: int, ended: Iterable[PodView]) -> datetime | None:
-    """When an index whose newest pod failed by itself may have another."""
-    mine = [pod for pod in ended if pod.index == index and not pod.deleting and pod.disruption is None]
+    """When an index whose newest pod failed by itself, or was not taken by its node's kubelet, may have another."""
+    mine = [
+        pod for pod in ended
+        if pod.index == index and not pod.deleting
+        and (pod.disruption is None or (pod.end is not None and pod.end.exit_code is None))
+    ]  # fmt: skip
     return max(pod.created for pod in mine) + RETRY if mine else None
 
 
-def leftovers_due(status: Status, ended: Iterable[PodView]) -> datetime | None:
+def leftovers_due(status: Status, ended: Iterable[PodView], *, ending: bool) -> datetime | None:
     """When pods that outlive their job are deleted: at once, unless the launchers are ending by themselves."""
-    if not any(pod.end and pod.end.report and not pod.deleting for pod in ended):
+    if not ending and not any(pod.end and pod.end.report and not pod.deleting for pod in ended):
         return None
     end = moment_of(status.completion_time)
     return end + LINGER if end else None

@@ -18,7 +18,7 @@ from datetime import datetime
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, JobReport, Outcome
-from ddpjob_operator.model import Incident, Status, stamp
+from ddpjob_operator.model import Incident, Misjudged, Status, stamp
 from ddpjob_operator.observe import PodView
 
 RESTARTS = frozenset({Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.NO_PROGRESS})
@@ -45,7 +45,8 @@ def account(
     pods = sorted(pods, key=lambda pod: (pod.created, pod.index))
     known: set[str] = set()
     if report is not None:
-        if report.restarts > status.restarts or report.disruptions > status.disruptions:
+        status = judged_again(status, report.failures)
+        if report.restarts > status.restarts or report.disruptions > status.coordinators_disruptions:
             # The coordinator has counted something. Pods of that generation that we see ending are part of it.
             generation = max(status.generation, report.generation)
             status = replace(
@@ -54,7 +55,7 @@ def account(
         status = replace(
             status,
             restarts=max(status.restarts, report.restarts),
-            disruptions=max(status.disruptions, report.disruptions),
+            disruptions=max(status.disruptions, own(status, report.disruptions)),
             generation=max(status.generation, report.generation),
             last_failure=newer(status.last_failure, report.last_failure),
         )
@@ -87,6 +88,8 @@ def account(
             if loss.reason in RESTARTS:
                 # A coordinator sees only that a launcher is gone and calls it a disruption; we know better.
                 status = replace(status, restarts=status.restarts + 1)
+                if report is not None and (again := judged_again(status, report.failures)) != status:
+                    status = replace(again, disruptions=max(0, again.disruptions - 1))
             elif pod.uid not in known:
                 status = replace(status, disruptions=status.disruptions + 1)
     for pod in pods:
@@ -95,10 +98,25 @@ def account(
             status = replace(
                 status,
                 restarts=max(status.restarts, said.restarts),
-                disruptions=max(status.disruptions, said.disruptions),
+                disruptions=max(status.disruptions, own(status, said.disruptions)),
                 generation=max(status.generation, said.generation),
             )
     return replace(status, next_incarnation=after)
+
+
+def own(status: Status, disruptions: int) -> int:
+    """A coordinator's total without what were restarts."""
+    return disruptions - (status.misjudged.count if status.misjudged else 0)
+
+
+def judged_again(status: Status, failures: Iterable[Failure]) -> Status:
+    """A lost launcher of a coordinator that we know was a restart (`last_failure`) is noted, once."""
+    last, known = status.last_failure, status.misjudged or Misjudged()
+    if last is None or last.reason not in RESTARTS or last.pod_uid in (None, known.pod_uid):
+        return status
+    if not any(f.reason is Reason.POD_LOST and f.pod_uid == last.pod_uid for f in failures):
+        return status
+    return replace(status, misjudged=Misjudged(count=known.count + 1, pod_uid=last.pod_uid))
 
 
 def dismissed(status: Status, pods: Iterable[PodView]) -> Status:
@@ -132,7 +150,8 @@ def loss_of(pod: PodView) -> Loss:
     where = f" on node {pod.host_node}" if pod.host_node else ""
     if pod.lost is not None:
         return Loss(reason=Reason.NODE_LOST, message=f"{name}: {pod.lost}")
-    if end is not None and end.reason == "OOMKilled":
+    if end is not None and end.reason == "OOMKilled" and end.report is None:
+        # With a report the launcher lived on: the kubelet calls the container so when any process in it was killed.
         limit = f" (limit {pod.memory_limit})" if pod.memory_limit else ""
         return Loss(
             reason=Reason.OOM_KILLED, message=f"{name}{where} ran out of memory{limit} and was killed"

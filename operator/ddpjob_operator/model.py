@@ -86,6 +86,15 @@ class Incident:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Misjudged:
+    """Disruptions in the coordinators' totals that were restarts: to them, a container out of memory is a lost one."""
+
+    count: int = 0
+    pod_uid: str | None = None
+    """The newest of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rendezvous:
     """Attempts in a row in which the ranks did not meet (`rendezvous.py`)."""
 
@@ -112,6 +121,7 @@ class Status:
     next_incarnation: int = 0
     """Replacements take the number before this one; 0: no pod was ever made."""
     incident: Incident | None = None
+    misjudged: Misjudged | None = None
     rendezvous: Rendezvous | None = None
     active_seconds: int = 0
     active_since: str | None = None
@@ -136,6 +146,11 @@ class Status:
         """Until when no pods are made because the ranks of the last ones did not meet; None: they are made."""
         until = moment_of(self.rendezvous.retry_at) if self.rendezvous else None
         return until if until is not None and now < until else None
+
+    @property
+    def coordinators_disruptions(self) -> int:
+        """Disruptions as coordinators count them."""
+        return self.disruptions + (self.misjudged.count if self.misjudged else 0)
 
     @property
     def incarnation(self) -> int:

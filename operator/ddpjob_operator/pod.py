@@ -160,7 +160,7 @@ def launcher_env(job: JobView, spec: Spec, status: Status, *, index: int, incarn
         LauncherEnv.TOKEN_FILE: TOKEN_PATH,
         LauncherEnv.RESTARTS: str(status.restarts),
         # A living coordinator counts the disruption that this pod replaces itself; told of ours, it would count two.
-        LauncherEnv.DISRUPTIONS: str(status.disruptions if index == 0 else 0),
+        LauncherEnv.DISRUPTIONS: str(status.coordinators_disruptions if index == 0 else 0),
         LauncherEnv.GENERATION: str(status.generation),
         LauncherEnv.RUN_DIR: RUN_PATH,
         LauncherEnv.CHECKPOINT_DIR: checkpoint_dir(job, spec),

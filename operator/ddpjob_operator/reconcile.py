@@ -15,7 +15,8 @@ from typing import Any
 from ddpjob_api import __version__
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import PROTOCOL
-from ddpjob_api.names import FINALIZER_TRACKING, pod_name
+from ddpjob_api.names import FINALIZER_TRACKING, pod_name, secret_name, service_name
+from ddpjob_api.report import RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator import rendezvous
 from ddpjob_operator.admit import admit, by_rules, ensure_secret, ensure_service
@@ -23,7 +24,7 @@ from ddpjob_operator.cache import Cache, Entry
 from ddpjob_operator.client import DDPJOBS, EVENTS, PODS, Client
 from ddpjob_operator.desired import PodSet, members, pod_set
 from ddpjob_operator.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from ddpjob_operator.events import between, bodies
+from ddpjob_operator.events import Event, between, bodies
 from ddpjob_operator.lost import Weighed, seen_alive, tolerations, weigh
 from ddpjob_operator.model import Runtime, Status, moment_of, write_status
 from ddpjob_operator.nodes import Nodes
@@ -44,6 +45,9 @@ RETRY_SECONDS = 5.0
 HINT_AFTER = timedelta(seconds=10)
 """A pod that has been creating its container for so long is looked up in the events, and again as often."""
 NOW = 0.0
+SECRET_SECONDS = 15.0
+"""A job's Secret is looked for as often (or jobs/5 s where that is longer): to watch Secrets, the operator would need
+the right to read all of them."""
 
 
 @dataclass
@@ -57,6 +61,7 @@ class Memory:
     hints: dict[str, Waiting] = field(default_factory=dict)
     looked: dict[str, datetime] = field(default_factory=dict)
     asked_to_stop: bool = False
+    secret_seen: datetime | None = None
     members: frozenset[str] = frozenset()
 
 
@@ -107,7 +112,7 @@ class Reconciler:
     async def _look(self, job: JobView, entry: Entry, pods: tuple[PodView, ...]) -> float | None:
         now = self._clock()
         memory = self._memory.setdefault(job.uid, Memory())
-        admission = await self._admission(job, entry, memory)
+        admission = await self._admission(job, entry, memory, now)
         weighed = self._weigh(job, pods, now)
         pods = weighed.pods
         there = members(pods, job.spec.nodes if job.spec else 0)
@@ -136,7 +141,8 @@ class Reconciler:
             job = fresh
             if job.deleting:
                 return NOW
-        plan = pod_set(job, status, pods, now=now)
+        ending = seen.report is not None and seen.report.state is RunState.FINISHED
+        plan = pod_set(job, status, pods, now=now, ending=ending)
         if not plan.empty:
             again = await self._act(job, entry, status, plan, memory, fresh=written)
             if again is not None:
@@ -163,15 +169,15 @@ class Reconciler:
         digest = template_hash(job.spec, image) if job.spec and job.status.runtime is None else ""
         return Runtime(image=image, trainer_version=__version__, protocol=PROTOCOL, template_hash=digest)
 
-    async def _admission(self, job: JobView, entry: Entry, memory: Memory) -> Admission:
-        """What stands before the first pod, looked at once; afterwards only that the Service is there."""
+    async def _admission(self, job: JobView, entry: Entry, memory: Memory, now: datetime) -> Admission:
+        """What stands before the first pod, looked at once; afterwards only that Service and Secret are there."""
         spec = job.spec
         if spec is None or job.status.finished:
             return ACCEPTED
         if memory.conflict is not None:
             return Admission(reason=Reason.NAME_CONFLICT, message=memory.conflict)
         if job.status.runtime is not None and not spec.suspend:
-            return await ensure_service(self._client, job, spec, entry)
+            return await self._children(job, spec, entry, memory, now)
         known = memory.admitted
         if known is not None and known[0] == job.generation and known[1].reason in (
             Reason.ACCEPTED, Reason.INVALID_SPEC,
@@ -186,6 +192,32 @@ class Reconciler:
         if not spec.suspend:
             memory.admitted = (job.generation, found)
         return found
+
+    async def _children(
+        self, job: JobView, spec: Spec, entry: Entry, memory: Memory, now: datetime
+    ) -> Admission:
+        """Service and Secret of a job that runs, made again where somebody deleted them."""
+        restored = []
+        there = entry.service is not None and entry.service.owner_uid == job.uid
+        found = await ensure_service(self._client, job, spec, entry)
+        if found is ACCEPTED and not there:
+            restored.append(f"Service {service_name(job.key.name)}")
+        if memory.secret_seen is None:
+            memory.secret_seen = now
+        elif now - memory.secret_seen >= self._secret_every:
+            memory.secret_seen = now
+            if await self._tokens.restore(job):
+                restored.append(f"Secret {secret_name(job.key.name)}")
+        told = [
+            Event(type="Warning", reason="ChildRestored", message=f"{name} was deleted and is made again")
+            for name in restored
+        ]
+        await self._post(job, told, now)
+        return found
+
+    @property
+    def _secret_every(self) -> timedelta:
+        return timedelta(seconds=max(SECRET_SECONDS, len(self._cache.keys()) / 5))
 
     async def _write(self, job: JobView, status: Status) -> JobView | None:
         """Put the status into the job. None: the job is not what we thought; the cache knows better now."""
@@ -352,8 +384,11 @@ class Reconciler:
             )
 
     async def _tell(self, job: JobView, old: Status, new: Status, now: datetime) -> None:
+        await self._post(job, between(old, new), now)
+
+    async def _post(self, job: JobView, events: list[Event], now: datetime) -> None:
         """Events are for people; one that cannot be written is not worth a second try."""
-        for body in bodies(job, between(old, new), now=now):
+        for body in bodies(job, events, now=now):
             log.info("%s: %s: %s", job.key, body["reason"], body["message"])
             try:
                 await self._client.create(EVENTS, job.key.namespace, body)
@@ -390,6 +425,8 @@ class Reconciler:
         elif spec is not None and not spec.suspend:
             if spec.active_deadline is not None and status.active_since:
                 due.append(spec.active_deadline - active_for(status, now))
+            if memory.secret_seen is not None and status.runtime is not None:
+                due.append(memory.secret_seen + self._secret_every - now)
             met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.report)
             if met_by is not None:
                 due.append(met_by - now)

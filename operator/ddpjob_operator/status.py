@@ -13,7 +13,7 @@ from ddpjob_api import rules
 from ddpjob_api.codec import dotted
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.plan import plan
-from ddpjob_api.report import JobReport, Outcome, RunState
+from ddpjob_api.report import Failure, JobReport, Outcome, RunState, TerminationMessage
 from ddpjob_api.spec import Spec
 from ddpjob_operator import rendezvous
 from ddpjob_operator.desired import members
@@ -77,7 +77,7 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
             fold_words(replace(fresh, observed_generation=old.observed_generation), seen.pods), seen
         )
     spec = seen.job.spec
-    verdict = invalid(seen) or ending(seen.pods, spec)
+    verdict = invalid(seen) or ending(seen.pods, spec) or announced(seen.report, spec)
     leaving = verdict is not None or (spec is not None and spec.suspend) or old.apart_until(now) is not None
     fresh = account(fresh, seen.pods, seen.report, now=now, leaving=leaving)
     if spec is not None and verdict is None:
@@ -131,13 +131,33 @@ def ending(pods: tuple[PodView, ...], spec: Spec | None) -> Verdict | None:
         if report.outcome is Outcome.REFUSED:
             return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
         if report.outcome is Outcome.FAILED:
-            reason = failure.reason if failure else Reason.PROGRAM_FAILED
-            if report.disruptions > spec.recovery.max_disruptions:
-                reason = Reason.MAX_DISRUPTIONS_EXCEEDED
-            elif reason in OF_WORKERS and failure and report.restarts >= spec.recovery.max_restarts:
-                reason = Reason.MAX_RESTARTS_EXCEEDED
-            return Verdict(condition=Condition.FAILED, reason=reason, message=words)
+            return failed(report, failure, spec, words)
     return None
+
+
+def announced(report: JobReport | None, spec: Spec | None) -> Verdict | None:
+    """A failure that the coordinator has decided on, before the last words of a pod say so.
+
+    They may never come, and then the budget would be found with one try left.
+    """
+    if report is None or spec is None or report.state is not RunState.FINISHED:
+        return None
+    words = report.last_failure.message if report.last_failure else "the coordinator has ended the job"
+    if report.outcome is Outcome.REFUSED:
+        return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
+    return failed(report, report.last_failure, spec, words) if report.outcome is Outcome.FAILED else None
+
+
+def failed(
+    report: JobReport | TerminationMessage, failure: Failure | None, spec: Spec, words: str
+) -> Verdict:
+    """The verdict about a job that launchers say has failed."""
+    reason = failure.reason if failure else Reason.PROGRAM_FAILED
+    if report.disruptions > spec.recovery.max_disruptions:
+        reason = Reason.MAX_DISRUPTIONS_EXCEEDED
+    elif reason in OF_WORKERS and failure and report.restarts >= spec.recovery.max_restarts:
+        reason = Reason.MAX_RESTARTS_EXCEEDED
+    return Verdict(condition=Condition.FAILED, reason=reason, message=words)
 
 
 def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:

@@ -52,6 +52,16 @@ class Tokens:
                 return token
         raise Foreign(secret_name(job.key.name), earlier=True)
 
+    async def restore(self, job: JobView) -> bool:
+        """Make the Secret again where somebody deleted it; whether that was so. One that is not ours is left alone."""
+        try:
+            if await self._read(job) is not None:
+                return False
+            await self.ensure(job)
+        except Foreign:
+            return False
+        return True
+
     async def look_up(self, job: JobView) -> bytes | None:
         """The token if there is one; at most one request per job and life of the operator."""
         if job.uid not in self._known:

@@ -18,6 +18,7 @@ from ddpjob_operator.events import between
 from ddpjob_operator.model import (
     ConditionState,
     Incident,
+    Misjudged,
     Nodes,
     ProgressState,
     Rendezvous,
@@ -199,6 +200,7 @@ STATUSES = st.builds(
     disruptions=st.integers(0, 9),
     next_incarnation=st.integers(0, 9),
     incident=st.none() | st.builds(Incident, generation=st.integers(0, 9), incarnation=st.integers(0, 9)),
+    misjudged=st.none() | st.builds(Misjudged, count=st.integers(1, 9), pod_uid=st.none() | TEXT),
     rendezvous=st.none() | st.builds(Rendezvous, attempts=st.integers(1, 9), retry_at=st.none() | TEXT),
     progress=st.none() | st.builds(ProgressState, step=st.integers(0, 9), loss=st.none() | st.floats(0, 9)),
     result=st.dictionaries(TEXT, st.integers() | TEXT, max_size=3),

@@ -9,7 +9,7 @@ from tests.operator.fake_api import failure, last_words, terminated
 from tests.operator.world import IMAGE, World
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.report import Failure, Progress, RunState
+from ddpjob_api.report import Failure, Outcome, Progress, RunState
 
 
 async def started(**spec: Any) -> World:
@@ -140,10 +140,76 @@ async def test_an_oom_kill_that_the_coordinator_saw_as_a_loss_is_a_restart() -> 
     uid = world.pod("train-1")["metadata"]["uid"]
     lost = Failure(reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, at="2025-12-31T23:59:59Z")
     await world.say(state=RunState.WAITING, disruptions=1, failures=(lost,), last_failure=lost)
+    assert (world.status["restarts"], world.status["disruptions"]) == (0, 1)
     await world.end("train-1", terminated(137, reason="OOMKilled"))
     await world.passes(30)
-    assert world.status["restarts"] == 1
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
     assert world.status["lastFailure"]["reason"] == "OOMKilled"
+    await world.run()
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, disruptions=1, failures=(lost,))
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
+    before = len(world.api.writes)
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, disruptions=1, failures=(lost,))
+    assert len(world.api.writes) == before
+    await world.say(state=RunState.WAITING, generation=2, restarts=1, disruptions=2, failures=(lost,))
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 1)
+
+
+async def test_an_oom_kill_that_the_coordinator_reports_later_is_counted_once_too() -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING)
+    uid = world.pod("train-1")["metadata"]["uid"]
+    await world.end("train-1", terminated(137, reason="OOMKilled"))
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
+    lost = Failure(reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, at="2026-01-01T00:00:00Z")
+    await world.say(state=RunState.WAITING, disruptions=1, failures=(lost,), last_failure=lost)
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
+    assert world.status["lastFailure"]["reason"] == "OOMKilled"
+
+
+async def test_a_launcher_that_lived_on_knows_better_than_the_kubelets_word() -> None:
+    world = await started()
+    words = last_words("Stopped", 85, 1, message="stopped on request")
+    await world.end("train-1", terminated(85, reason="OOMKilled", message=words))
+    assert world.status["restarts"] == 0
+
+
+async def test_pods_that_a_kubelet_refuses_are_not_made_in_a_tight_loop() -> None:
+    world = await started()
+    refused = {"reason": "UnexpectedAdmissionError", "message": "no device", "containerStatuses": []}
+    await world.end("train-1", terminated(1), pod=refused)
+    assert list(world.live()) == [0]
+    assert (world.status["disruptions"], world.status["restarts"]) == (1, 0)
+    assert "UnexpectedAdmissionError: no device" in world.status["lastFailure"]["message"]
+    await world.passes(10)
+    assert list(world.live()) == [0, 1]
+
+
+async def test_a_verdict_of_the_coordinator_stands_though_no_pod_had_time_for_last_words() -> None:
+    world = await started(recovery={"maxRestarts": 0})
+    failure = Failure(reason=Reason.PROGRAM_FAILED, rank=1, node=1, message="ValueError: bad sample 17")
+    await world.say(
+        state=RunState.FINISHED, outcome=Outcome.FAILED, last_failure=failure, failures=(failure,)
+    )
+    assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
+    assert "bad sample 17" in world.message("Failed")
+    assert sorted(world.live()) == [0, 1], "they end by themselves"
+    for name in list(world.live().values()):
+        await world.end(name, terminated(137))
+    await world.passes(60)
+    assert world.created == ["train-0", "train-1"]
+
+
+async def test_what_is_deleted_by_hand_is_back_within_seconds_and_told() -> None:
+    world = await started()
+    token = world.api.objects["secrets", "ns", "train-token"]["data"]
+    await world.delete("services", "train")
+    assert ("services", "ns", "train") in world.api.objects
+    await world.delete("secrets", "train-token")
+    await world.passes(15)
+    assert world.api.objects["secrets", "ns", "train-token"]["data"] == token
+    for child in ("Service train", "Secret train-token"):
+        assert f"ChildRestored: {child} was deleted and is made again" in world.events()
 
 
 async def test_a_suspended_job_at_rest_is_left_alone() -> None:

@@ -96,6 +96,12 @@ def examine(document: Document) -> Examined:
     return Examined(document=document, job=job, remarks=remarks)
 
 
+def sentences(document: Document, remarks: Iterable[Remark], verb: str) -> str:
+    """All remarks, and that nothing was `run` (or sent) for them."""
+    every = list(remarks)
+    return "\n".join([*map(str, every), f"{document.file}: not {verb}: {count(every)}"])
+
+
 def order(remark: Remark) -> int:
     return remark.line or 0
 

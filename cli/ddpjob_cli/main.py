@@ -22,10 +22,13 @@ from ddpjob_api.rules import Verdict
 from ddpjob_api.spec import Backend
 from ddpjob_cli.commands.explain import explain
 from ddpjob_cli.commands.logs import logs
+from ddpjob_cli.commands.report import report
+from ddpjob_cli.commands.submit import submit
 from ddpjob_cli.commands.top import top
-from ddpjob_cli.document import Document, jobs, one_job, one_value
+from ddpjob_cli.document import jobs, one_job
 from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, RefusedJob, Unusable
-from ddpjob_cli.lint import Remark, count, examine
+from ddpjob_cli.lint import count, examine, sentences
+from ddpjob_cli.options import option, settings_option
 from ddpjob_cli.version import versions
 
 LINT_EXIT_CODES = """\b
@@ -120,13 +123,7 @@ def lint(context: click.Context, files: Sequence[str], *, strict: bool, as_json:
     type=click.Choice([backend.value for backend in Backend], case_sensitive=False),
     help="Instead of spec.ddp.backend.",
 )
-@click.option(
-    "--set",
-    "settings",
-    metavar="FIELD=VALUE",
-    multiple=True,
-    help="Another field of spec, e.g. --set ddp.bucketCapMB=1; VALUE is YAML. May be repeated.",
-)
+@settings_option
 @click.option(
     "--dir",
     "directory",
@@ -176,7 +173,7 @@ def run(
         document = document.with_value(path, value, flag)
     examined = examine(document)
     if examined.refused or examined.job is None:
-        raise RefusedJob(sentences(document, examined.remarks))
+        raise RefusedJob(sentences(document, examined.remarks, "run"))
     work = Path.cwd() if file == "-" else Path(file).resolve().parent
     check(examined.job, work)
     session = Session(
@@ -214,26 +211,8 @@ def version(*, as_json: bool) -> None:
         click.echo(f"{key} {value if value is not None else 'not installed'}")
 
 
-for command in (explain, logs, top):
+for command in (submit, explain, top, logs, report):
     cli.add_command(command)
-
-
-def option(text: str) -> tuple[FieldPath, object, str]:
-    """`ddp.bucketCapMB=1` as path and value.
-
-    Raises:
-        Unusable: no `=`, or the value is no YAML.
-    """
-    field, sign, value = text.partition("=")
-    parts = field.removeprefix("spec.").split(".")
-    if not sign or not all(parts):
-        raise Unusable(f"--set {text}: expected FIELD=VALUE, for instance --set ddp.bucketCapMB=1")
-    return ("spec", *parts), one_value(value, f"--set {field}"), f"--set {field}"
-
-
-def sentences(document: Document, remarks: Sequence[Remark]) -> str:
-    lines = [str(remark) for remark in remarks]
-    return "\n".join([*lines, f"{document.file}: not run: {count(remarks)}"])
 
 
 def shell_words(arguments: Sequence[str]) -> list[str]:

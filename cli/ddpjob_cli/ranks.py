@@ -14,8 +14,10 @@ from ddpjob_api.metrics import Metric, MetricKind
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)",?')
-STRAGGLER_FACTOR = 1.3
+STRAGGLER_FACTOR = 1.5
 """A rank is slow that computes this much longer than the median rank …"""
+STRAGGLER_STEPS = 20
+"""… over that many steps …"""
 STRAGGLER_SECONDS = 0.005
 """… and by at least this much a step: below, the clock and a busy host say more than the rank."""
 
@@ -103,6 +105,9 @@ class Rank:
     last_step_at: float | None = None
     """Unix time of the newest step."""
     pace: Pace | None = None
+    """Of the time between two looks."""
+    usual: Pace | None = None
+    """Since its pod began: what verdicts are made from, because a second says little on a busy machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +163,13 @@ def of_place(place: Place) -> Iterator[Rank]:
             loss=last.of(metrics.LOSS, rank=label),
             last_step_at=last.of(metrics.LAST_STEP_TIMESTAMP, rank=label),
             pace=pace(first, last, rank),
+            usual=pace(None, last, rank),
         )
 
 
-def pace(first: Scrape, last: Scrape, rank: int) -> Pace | None:
+def pace(first: Scrape | None, last: Scrape, rank: int) -> Pace | None:
     """Of the time between; of all time where no step was made between (or the counters began anew)."""
-    since = totals(first, rank)
+    since = totals(first, rank) if first is not None else {}
     whole = totals(last, rank)
     if whole["steps"] <= 0:
         return None
@@ -230,7 +236,7 @@ def straggler(found: Sequence[Rank]) -> tuple[Rank, str, float, float] | None:
 
 
 def own_seconds(rank: Rank, phase: str) -> float | None:
-    found = rank.pace
-    if found is None or found.steps <= 0:
+    found = rank.usual
+    if found is None or found.steps < STRAGGLER_STEPS:
         return None
     return found.own_backward_seconds if phase == "backward" else found.phases.get(phase, 0.0) / found.steps

@@ -48,12 +48,12 @@ RUNNING = replace(
 def rank(
     number: int, *, last: float = 999.0, phase: str = "forward", comm: float = 0.0, **phases: float
 ) -> Rank:
-    """Ten steps of a tenth of a second each, unless the phases take longer."""
-    seconds = max(1.0, sum(phases.values()))
-    pace = Pace(steps=10, seconds=seconds, phases=phases, comm=comm, comm_overlapped=0.0, samples=320)
+    """Twenty steps of a tenth of a second each, unless the phases take longer."""
+    seconds = max(2.0, sum(phases.values()))
+    pace = Pace(steps=20, seconds=seconds, phases=phases, comm=comm, comm_overlapped=0.0, samples=320)
     return Rank(
         rank=number, node=number, pod=f"digits-{number}", host=f"node-{number}", step=40, phase=phase,
-        last_step_at=last, pace=pace,
+        last_step_at=last, pace=pace, usual=pace,
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     (
         "one rank waits for its data",
-        replace(RUNNING, ranks=tuple(rank(n, data=0.5 if n == 2 else 0.05, forward=0.3, backward=0.2) for n in range(4))),
+        replace(RUNNING, ranks=tuple(rank(n, data=1.0 if n == 2 else 0.1, forward=0.6, backward=0.4) for n in range(4))),
         Weight.SLOWS,
         "rank 2 is the slowest: data 50 ms a step, the others 5 ms",
         "DataLoader",
@@ -191,7 +191,7 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         replace(
             RUNNING,
             ranks=tuple(
-                rank(n, comm=0.0 if n == 3 else 0.4, forward=0.2, backward=0.7) for n in range(4)
+                rank(n, comm=0.0 if n == 3 else 0.8, forward=0.4, backward=1.4) for n in range(4)
             ),
         ),
         Weight.SLOWS,
@@ -200,14 +200,14 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     (
         "all ranks wait for data",
-        replace(RUNNING, ranks=tuple(rank(n, data=0.6, forward=0.2, backward=0.2) for n in range(2))),
+        replace(RUNNING, ranks=tuple(rank(n, data=1.2, forward=0.4, backward=0.4) for n in range(2))),
         Weight.SLOWS,
         "data takes 60 % of the time",
         "DataLoader workers",
     ),
     (
         "all ranks wait for gradients",
-        replace(RUNNING, ranks=tuple(rank(n, comm=0.5, forward=0.3, backward=0.6) for n in range(2))),
+        replace(RUNNING, ranks=tuple(rank(n, comm=1.0, forward=0.6, backward=1.2) for n in range(2))),
         Weight.SLOWS,
         "waiting for gradients takes 50 %",
         "ddpjob tune",
@@ -226,10 +226,17 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "no step for 5 min 0 s, usually 100 ms; rank 2 in data",
         "collective",
     ),
+    (
+        "the operator has found the slow one",
+        replace(RUNNING, efficiency={"slowestRank": 5, "slowestRankCause": "data", "slowestNode": "w7"}, ranks=(rank(0),)),
+        Weight.SLOWS,
+        "rank 5 is the slowest: data",
+        "ddpjob top digits",
+    ),
     ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),
     (
         "healthy ranks, unevenly busy",
-        replace(RUNNING, ranks=tuple(rank(n, forward=0.3 + 0.02 * n, backward=0.4, data=0.01 * n) for n in range(4))),
+        replace(RUNNING, ranks=tuple(rank(n, forward=0.6 + 0.04 * n, backward=0.8, data=0.02 * n) for n in range(4))),
         Weight.FINE,
         "nothing is in its way",
         "",

@@ -47,6 +47,10 @@ COVERED = {
     "ddpjob explain digits": "tests/cli/test_explain.py::test_a_failed_local_run_is_explained_from_its_folder",
     "ddpjob top digits": "tests/cli/test_top.py::test_a_run_is_seen_from_outside_while_it_runs_and_afterwards",
     "ddpjob logs digits --rank 1": "tests/cli/test_logs.py::test_the_logs_of_a_local_run",
+    "ddpjob report digits -o report.html": "tests/cli/test_report.py::test_a_folder_without_a_history_is_reported",
+    "ddpjob submit train.py --nodes 2 --gpus 8 --image REGISTRY/NAME:TAG -- --epochs 3": (
+        "tests/cli/test_submit.py::test_a_script_becomes_a_job_that_lint_finds_nothing_wrong_with"
+    ),
     'DDPJOB_TASK=\'{"entrypoint": "ddpjob_trainer.tasks.digits:task", "epochs": 1, "globalBatchSize": 64}\' '
     "torchrun --nproc-per-node 2 -m ddpjob_trainer.train": (
         "tests/trainer/loop/test_page_of_docs.py::test_the_loop_runs_under_torchrun"
@@ -141,9 +145,10 @@ def test_every_field_rule_and_metric_is_on_its_page() -> None:
     ] == []
 
 
-def test_the_exit_codes_of_the_page_are_those_of_the_help() -> None:
+@pytest.mark.parametrize("command", ["run", "submit", "explain", "top", "logs", "report"])
+def test_the_exit_codes_of_the_page_are_those_of_the_help(command: str) -> None:
     page = (DOCS / "command-line.md").read_text()
-    helped = subprocess.run([*COMMAND, "run", "--help"], capture_output=True, text=True, check=True).stdout
+    helped = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=True).stdout
     for code in re.findall(r"^\s+(\d+)  ", helped.partition("Exit codes:")[2], re.MULTILINE):
         assert f"| {code} |" in page
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
+from ddpjob_cli.errors import CommandError, Forbidden, RefusedJob, Unreachable, Unusable
 
 Body = dict[str, Any]
 CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
@@ -27,12 +27,6 @@ PAGE = 500
 
 class NotThere(Unusable):
     """No such object."""
-
-
-class Refused(CommandError):
-    """The server does not take the object; the message is its own."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +157,7 @@ class Access:
         """Server-side apply.
 
         Raises:
-            Refused: the server does not take it; its own words.
+            RefusedJob: the server does not take it; its own words.
             CommandError: as `text`.
         """
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
@@ -222,7 +216,7 @@ class Access:
                 return Unusable(f"{self.server} has no DDPJobs; install the operator (docs/operations.md)")
             return NotThere(f"{what}: not found ({words})")
         if method == "PATCH" and status in {400, 409, 422}:
-            return Refused(f"{what}: refused: {words}")
+            return RefusedJob(f"{what}: refused: {words}")
         return Unreachable(f"{what}: the cluster answers {status}: {words}")
 
 

@@ -261,7 +261,16 @@ def speed(seen: Observation) -> Iterator[Finding]:
         return
     yield from stalled(seen)
     slow = ranks.straggler(seen.ranks)
-    if slow is not None:
+    told = seen.efficiency.get("slowestRank")
+    if told is not None:
+        cause = seen.efficiency.get("slowestRankCause") or "for a reason that is not known"
+        yield Finding(
+            weight=Weight.SLOWS,
+            what=f"rank {told} is the slowest: {cause}",
+            where=f"on {seen.efficiency['slowestNode']}" if seen.efficiency.get("slowestNode") else "",
+            do=f"ddpjob top {seen.name} shows where its time goes",
+        )
+    elif slow is not None:
         rank, phase, seconds, usual = slow
         hints = {
             "data": "its data is slow: its node's disk or network, or more DataLoader workers",
@@ -287,14 +296,14 @@ def speed(seen: Observation) -> Iterator[Finding]:
         ),
         ("evaluation", SAVING_SHARE, "evaluation takes long: less often, or on fewer samples"),
     )
-    paces = [rank.pace for rank in seen.ranks if rank.pace is not None]
+    paces = [rank.usual for rank in seen.ranks if rank.usual is not None]
     for phase, limit, do in shares:
         values = [value for pace in paces if (value := pace.share(phase)) is not None]
         if values and ranks.median(values) >= limit:
             what = f"{phase} takes {100 * ranks.median(values):.0f} % of the time on the median rank"
             yield Finding(weight=Weight.SLOWS, what=what, where="all ranks", do=do)
     exposed = [value for pace in paces if (value := pace.exposed) is not None]
-    if exposed and ranks.median(exposed) >= EXPOSED_SHARE and slow is None:
+    if exposed and ranks.median(exposed) >= EXPOSED_SHARE and slow is None and told is None:
         yield Finding(
             weight=Weight.SLOWS,
             what=f"waiting for gradients takes {100 * ranks.median(exposed):.0f} % of the time on the median rank",
@@ -313,7 +322,7 @@ def on_gpu(seen: Observation) -> str:
 def stalled(seen: Observation) -> Iterator[Finding]:
     """No step for long."""
     ages = [(seen.now - rank.last_step_at, rank) for rank in seen.ranks if rank.last_step_at]
-    steps = [step for rank in seen.ranks if rank.pace and (step := rank.pace.step_seconds)]
+    steps = [step for rank in seen.ranks if rank.usual and (step := rank.usual.step_seconds)]
     if not ages or not steps or not seen.is_true(Condition.RUNNING):
         return
     age, _ = min(ages, key=lambda pair: pair[0])

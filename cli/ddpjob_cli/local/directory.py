@@ -1,6 +1,6 @@
 """The directory of a local job: its lock, token, checkpoints, and what the last run left.
 
-    <dir>/lock  state.json  last.json  token  run -> /dev/shm/…  checkpoints/ (with a claim)
+    <dir>/lock  state.json  last.json  ddpjob.yaml  token  run -> /dev/shm/…  checkpoints/ (with a claim)
     node-0/{checkpoints,log,log.before,history.jsonl}  node-1/…
     checkpoints of a run that finished, or that --fresh put aside: previous/
 
@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeGuard
 
+import yaml
+
 from ddpjob_api.codec import render
 from ddpjob_api.plan import plan
 from ddpjob_api.spec import DDPJob
@@ -36,6 +38,8 @@ LIVE = "live.json"
 """In the run folder: where the launchers of the run that goes on can be asked."""
 LAST = "last.json"
 """How the last run ended."""
+SPEC = "ddpjob.yaml"
+"""The resource as it ran, options of the command included."""
 HISTORY = "history.jsonl"
 """In a node's folder: its launcher's rows over time."""
 
@@ -190,6 +194,7 @@ class JobDirectory:
             OSError: it cannot be written down.
         """
         (self.path / LAST).unlink(missing_ok=True)
+        (self.path / SPEC).write_text(yaml.safe_dump(render(self.job), sort_keys=False, allow_unicode=True))
         (self.run / LIVE).write_text(json.dumps({"name": self.job.metadata.name, "ports": list(ports)}))
 
     def note_end(self, summary: Mapping[str, Any]) -> None:

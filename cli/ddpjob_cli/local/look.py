@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpjob_api.codec import Invalid, load
+import yaml
+
+from ddpjob_api.codec import Invalid, load, parse
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.report import Failure, InEffect, JobReport, RunState
+from ddpjob_api.spec import Spec
 from ddpjob_cli import ranks
 from ddpjob_cli.errors import Unreachable, Unusable
 from ddpjob_cli.explain.observation import ConditionSeen, Observation
-from ddpjob_cli.local.directory import LAST, LIVE, shown
+from ddpjob_cli.local.directory import LAST, LIVE, SPEC, shown
 from ddpjob_cli.local.ports import HOST
 from ddpjob_cli.local.reports import Coordinator
 from ddpjob_cli.ranks import Place
@@ -75,6 +78,20 @@ class LocalRun:
     def last(self) -> dict[str, Any]:
         """How the last run ended, as its line of `--json`; empty while it runs, or if it was killed."""
         return read(self.path / LAST)
+
+    def spec(self) -> str:
+        """The resource as it ran, as YAML; empty where none was kept."""
+        try:
+            return (self.path / SPEC).read_text()
+        except OSError:
+            return ""
+
+    def parsed(self) -> Spec | None:
+        """Its spec; None where another version kept it."""
+        try:
+            return parse(yaml.safe_load(self.spec())).spec
+        except (Invalid, yaml.YAMLError):
+            return None
 
     def report(self) -> JobReport | None:
         """What the coordinator says."""
@@ -164,6 +181,7 @@ def running(
         name=report.name,
         place=run.shown,
         local=True,
+        spec=run.parsed(),
         state=report.state.value,
         conditions={Condition.RUNNING.value: is_running},
         nodes=report.nodes_expected,
@@ -200,6 +218,7 @@ def ended(run: LocalRun, last: Mapping[str, Any], now: float) -> Observation:
         name=run.name,
         place=run.shown,
         local=True,
+        spec=run.parsed(),
         state={"Done": "Complete", "Stopped": "Stopped"}.get(outcome, "Failed"),
         conditions={kind.value: ConditionSeen(status="True", reason=reason, message=message)},
         nodes=len(run.logs()),

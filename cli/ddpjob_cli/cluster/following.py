@@ -1,0 +1,148 @@
+"""A job on the cluster, shown as a local run is until it ends.
+
+Why apart: the view is that of `ddpjob run`; here a status becomes what it shows. Must not: change the job: Ctrl-C
+leaves it running.
+"""
+
+import time
+from typing import Any, TextIO
+
+from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.messages import PROTOCOL
+from ddpjob_api.report import JobReport, Progress, RunState
+from ddpjob_cli.cluster.access import Access, Body, NotThere, jobs_path
+from ddpjob_cli.cluster.observe import observation, observe
+from ddpjob_cli.errors import KILLED, CommandError, Unreachable
+from ddpjob_cli.explain.findings import Weight, findings
+from ddpjob_cli.explain.observation import Observation
+from ddpjob_cli.local import words
+from ddpjob_cli.local.view import View
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 120.0
+"""How long a cluster may not answer while a job is followed."""
+QUIET = frozenset({Reason.PODS_STARTING, Reason.ALL_PODS_READY})
+
+
+def follow(access: Access, job: Body, stream: TextIO) -> tuple[int, dict[str, Any]]:
+    """Show the job until it ends; the exit code, and the ending for programs.
+
+    Raises:
+        CommandError: the cluster does not answer any more.
+    """
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    begun = time.monotonic()
+    with View(stream, title=name, on_gone=lambda: None) as view:
+        view.say(
+            f"{name}: sent to namespace {namespace}; Ctrl-C leaves it running, ddpjob logs -f {name} has its output"
+        )
+        try:
+            seen = watch(access, namespace, name, view)
+        except KeyboardInterrupt:
+            view.stop()
+            view.say(f"{name} goes on: ddpjob top {name} shows it, kubectl delete ddpjob {name} ends it")
+            return KILLED, ending(None, name, namespace, time.monotonic() - begun)
+        view.stop()
+        seconds = time.monotonic() - begun
+        if seen is None:
+            view.end(f"gone: the job {name} was deleted", good=False)
+            return 1, ending(None, name, namespace, seconds, "Deleted")
+        done = seen.is_true(Condition.COMPLETE)
+        if done:
+            facts = [f"{seen.step} steps"] if seen.step else []
+            facts += [f"loss {words.number(seen.loss)}"] if seen.loss is not None else []
+            facts += [f"{seconds:.1f} s", f"restarts {seen.restarts}"]
+            view.end(f"done: {', '.join(facts)}", good=True)
+        else:
+            for finding in explained(access, name, seen):
+                view.end(f"{finding.what}" + (f" → {finding.do}" if finding.do else ""), good=False)
+        return (0 if done else 1), ending(seen, name, namespace, seconds)
+
+
+def watch(access: Access, namespace: str, name: str, view: View) -> Observation | None:
+    """Show what changes until the job has ended; None where somebody deleted it."""
+    said = ""
+    heard = time.monotonic()
+    while True:
+        try:
+            job = access.get(jobs_path(namespace, name), f"DDPJob {name}")
+        except NotThere:
+            return None
+        except Unreachable:
+            if time.monotonic() - heard > PATIENCE_SECONDS:
+                raise
+            time.sleep(POLL_SECONDS)
+            continue
+        heard = time.monotonic()
+        seen = observation(job, (), (), (), (), namespace=namespace, now=time.time())
+        view.report(report(seen))
+        if seen.finished:
+            return seen
+        trouble = waits_for(seen)
+        if trouble and trouble != said:
+            view.say(trouble, "yellow")
+        said = trouble
+        time.sleep(POLL_SECONDS)
+
+
+def waits_for(seen: Observation) -> str:
+    """What holds it up; empty while it is starting or runs."""
+    ready = seen.condition(Condition.PODS_READY)
+    if ready is None or ready.status == "True" or ready.reason in QUIET or seen.is_true(Condition.RUNNING):
+        return ""
+    first = findings(seen)[0]
+    return f"waits: {first.what}" + (f" → {first.do}" if first.do else "")
+
+
+def report(seen: Observation) -> JobReport:
+    """The status as the coordinator would say it."""
+    return JobReport(
+        protocol=PROTOCOL,
+        name=seen.name,
+        state=RunState.RUNNING if seen.is_true(Condition.RUNNING) else RunState.WAITING,
+        term=0,
+        generation=0,
+        nodes_joined=seen.ready,
+        nodes_expected=seen.nodes,
+        restarts=seen.restarts,
+        disruptions=seen.disruptions,
+        progress=Progress(
+            step=seen.step,
+            total_steps=seen.total_steps,
+            loss=seen.loss,
+            samples_per_second=seen.samples_per_second,
+            eta=seen.eta_seconds,
+            checkpoint_step=seen.checkpoint_step,
+        ),
+        ddp=seen.ddp,
+        failures=(seen.last_failure,) if seen.last_failure else (),
+    )
+
+
+def explained(access: Access, name: str, seen: Observation) -> list[Any]:
+    """Why it failed."""
+    try:
+        seen = observe(access, name)
+    except CommandError:
+        pass  # what was seen last is enough for the verdict
+    return [finding for finding in findings(seen) if finding.weight is Weight.STOPS]
+
+
+def ending(
+    seen: Observation | None, name: str, namespace: str, seconds: float, outcome: str = "Running"
+) -> dict[str, Any]:
+    """The line of `--json`."""
+    if seen is None:
+        return {"name": name, "namespace": namespace, "outcome": outcome, "seconds": round(seconds, 3)}
+    failed = seen.condition(Condition.FAILED)
+    return {
+        "name": name,
+        "namespace": namespace,
+        "outcome": "Failed" if failed is not None and failed.status == "True" else "Done",
+        "message": failed.message if failed is not None else "",
+        "steps": seen.step,
+        "loss": seen.loss,
+        "restarts": seen.restarts,
+        "disruptions": seen.disruptions,
+        "seconds": round(seconds, 3),
+    }

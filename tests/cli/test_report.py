@@ -1,0 +1,169 @@
+"""`ddpjob report`: pods that followed each other are one line, and the page shows all there is."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.cli.jobs import ddpjob
+
+from ddpjob_api.conditions import Reason
+from ddpjob_api.history import History, RankSums, Row
+from ddpjob_api.report import Failure, InEffect, Override
+from ddpjob_cli.explain.findings import findings
+from ddpjob_cli.explain.observation import ConditionSeen, Observation
+from ddpjob_cli.report import series
+from ddpjob_cli.report.data import ReportData, incidents_of
+from ddpjob_cli.report.page import page
+
+BEGIN = 1_800_000_000.0
+
+
+def row(at: float, step: int, *, rank: int = 0, generation: int = 1) -> Row:
+    phases = (0.1 * at, 0.2 * at, 0.5 * at, 0.1 * at, 0.0, 0.0, 0.1 * at)
+    sums = RankSums(
+        rank=rank,
+        steps=step,
+        samples=32 * step,
+        seconds=at,
+        phases=phases,
+        comm=0.3 * at,
+        comm_overlapped=0.1 * at,
+    )
+    return Row(at=BEGIN + at, generation=generation, step=step, loss=1 / (1 + step), ranks=(sums,))
+
+
+def history(node: int, *rows: Row, incidents: tuple[Failure, ...] = ()) -> History:
+    return History(job="j", node=node, rows=rows, incidents=incidents)
+
+
+FIRST = (row(0, 0), row(10, 100), row(20, 200))
+LATER = tuple(replace(row(10 * n, 100 * n, generation=2), at=BEGIN + 40 + 10 * n) for n in range(3))
+
+
+def test_a_replaced_pod_goes_on_where_the_first_ended() -> None:
+    rows = series.joined([history(0, *LATER), history(0, *FIRST)])[0]
+    assert [one.ranks[0].samples for one in rows] == [0, 3200, 6400, 6400, 9600, 12800]
+    assert series.times({0: rows})[0].seconds[0] == pytest.approx(4.0)
+    assert [(life.generation, life.end - life.begin) for life in series.lives({0: rows})] == [
+        (1, 20),
+        (2, 20),
+    ]
+
+
+def test_a_pod_with_a_shared_claim_has_all_already() -> None:
+    whole = (*FIRST, *LATER)
+    assert series.joined([history(0, *FIRST), history(0, *whole)])[0] == list(whole)
+
+
+def test_rates_are_summed_over_nodes() -> None:
+    rows = series.joined([history(n, *(row(10 * k, 100 * k, rank=n) for k in range(3))) for n in range(2)])
+    assert [value for _, value in series.throughput(rows)] == [640.0, 640.0]
+    assert [one.rank for one in series.times(rows)] == [0, 1]
+
+
+def test_the_wait_for_gradients_is_taken_out_of_backward() -> None:
+    found = dict(zip(series.SEGMENTS, series.split(row(10, 1).ranks[0]).seconds, strict=True))
+    assert (found["backward"], found["waiting for gradients"]) == pytest.approx((3.0, 2.0))
+
+
+FAILURE = Failure(
+    reason=Reason.PROGRAM_FAILED,
+    rank=1,
+    node=1,
+    generation=1,
+    step=120,
+    at="2027-01-15T08:00:25Z",
+    exit_code=1,
+)
+
+
+def test_an_incident_is_told_once_with_its_words() -> None:
+    said = replace(FAILURE, message="ValueError: <bad> sample")
+    assert incidents_of((history(0, incidents=(FAILURE,)),), said) == (said,)
+
+
+def data() -> ReportData:
+    ddp = InEffect(
+        backend="gloo",
+        bucket_cap_mb=1,
+        bucket_bytes=(4096, 1 << 20),
+        overrides=(Override(setting="bucketCapMB", asked="50", effective="1", where="train.py:7"),),
+    )
+    said = replace(FAILURE, message="ValueError: <bad> sample")
+    seen = Observation(
+        name="digits",
+        place="namespace team",
+        state="Complete",
+        conditions={"Complete": ConditionSeen(status="True", reason="AllRanksSucceeded", message="")},
+        restarts=1,
+        step=400,
+        loss=0.01,
+        last_failure=said,
+        ddp=ddp,
+    )
+    histories = (
+        history(0, *FIRST, *LATER, incidents=(said,)),
+        history(1, *(row(10 * k, 100 * k, rank=1) for k in range(3))),
+    )
+    return ReportData(
+        seen=seen,
+        findings=tuple(findings(seen)),
+        histories=histories,
+        incidents=(said,),
+        spec="nodes: 2\n",
+        result={"accuracy": 0.98},
+        environment={"image": "trainer:1"},
+        gaps=("pod digits-3 is gone",),
+        made_at="now",
+    )
+
+
+def test_the_page_is_whole_and_needs_nothing_beside_it() -> None:
+    text = page(data())
+    assert [re.sub("<.*?>", "", part) for part in re.findall(r"<h2>(.*?)</h2>", text)] == [
+        "Loss",
+        "Throughput",
+        "Progress",
+        "Incidents",
+        "Where the time went",
+        "DDP settings in effect",
+        "Environment",
+        "The resource",
+        "Not in this report",
+    ]
+    assert not re.search(r'(?:src|href)="(?!#)', text), "something is loaded from elsewhere"
+    figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(figures) == 5
+    assert all(len(list(ET.fromstring(figure).iter())) > 50 for figure in figures)
+    for words in (
+        "ValueError: &lt;bad&gt; sample",
+        "bucketCapMB",
+        "train.py:7",
+        "rank 1",
+        "0.98",
+        "trainer:1",
+        "digits-3",
+        "generation 2",
+    ):
+        assert words in text, words
+    assert "<bad>" not in text
+    assert len(text) < 500_000
+
+
+def test_a_run_without_a_step_has_a_page_too() -> None:
+    text = page(replace(data(), histories=(), incidents=()))
+    assert "Nothing was recorded" in text and "svg" not in text.partition("<body>")[2]
+
+
+def test_a_folder_without_a_history_is_reported(tmp_path: Path) -> None:
+    run = tmp_path / ".ddpjob" / "digits"
+    run.mkdir(parents=True)
+    (run / "state.json").write_text("{}")
+    (run / "last.json").write_text('{"name": "digits", "outcome": "Stopped", "message": "stopped: 1 step"}')
+    result = ddpjob("report", "digits", "-o", "out.html", cwd=tmp_path)
+    assert (result.returncode, result.stdout.startswith("out.html: digits, Stopped")) == (0, True), (
+        result.stderr
+    )
+    assert "Nothing was recorded" in (tmp_path / "out.html").read_text()

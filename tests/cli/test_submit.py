@@ -1,0 +1,198 @@
+"""`ddpjob submit`: what is packed, what is made of it, and what is refused in words."""
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.jobs import ddpjob, write
+
+from ddpjob_cli.cluster.following import report, waits_for
+from ddpjob_cli.cluster.observe import observation
+from ddpjob_cli.errors import RefusedJob, Unusable
+from ddpjob_cli.packing import Pack, pack_folder, pack_script
+from ddpjob_cli.submission import job_name
+
+SCRIPT = "import torch\nprint('hello')\n"
+
+
+def documents(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    code, job = yaml.safe_load_all(text)
+    return code, job
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A program with a package, a binary file, and what must not travel."""
+    root = tmp_path / "program"
+    for name, data in {
+        "train.py": b"import helper\n",
+        "helper.py": b"",
+        "pkg/__init__.py": b"",
+        "pkg/model.py": b"x = 1\n",
+        "pkg_model.py": b"y = 2\n",
+        "data/tiny.bin": b"\xff\x00\xfe",
+        ".secret": b"no",
+        ".git-like/config": b"no",
+        "__pycache__/train.cpython-311.pyc": b"no",
+        "venv/pyvenv.cfg": b"no",
+        "venv/lib/big.py": b"no",
+    }.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return root
+
+
+WANTED = ["data/tiny.bin", "helper.py", "pkg/__init__.py", "pkg/model.py", "pkg_model.py", "train.py"]
+
+
+def test_a_script_becomes_a_job_that_lint_finds_nothing_wrong_with(tmp_path: Path) -> None:
+    (tmp_path / "My_Train.py").write_text(SCRIPT)
+    options = [
+        "--nodes",
+        "2",
+        "--memory",
+        "2Gi",
+        "--set",
+        "ddp.bucketCapMB=8",
+        "--dry-run",
+        "--",
+        "--epochs",
+        "3",
+    ]
+    result = ddpjob("submit", "My_Train.py", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    code, job = documents(result.stdout)
+    assert job["metadata"]["name"] == "my-train"
+    assert job["spec"] == {
+        "nodes": 2,
+        "resourcesPerNode": {"limits": {"memory": "2Gi"}},
+        "script": {"args": ["My_Train.py", "--epochs", "3"]},
+        "workspace": {"configMap": code["metadata"]["name"]},
+        "ddp": {"bucketCapMB": 8},
+    }
+    assert code["data"] == {"My_Train.py": SCRIPT}
+    (tmp_path / "all.yaml").write_text(result.stdout)
+    assert ddpjob("lint", "all.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_a_folder_keeps_its_folders(folder: Path) -> None:
+    options = ["--folder", str(folder), "--gpus", "2", "--dry-run"]
+    result = ddpjob("submit", str(folder / "train.py"), *options)
+    assert result.returncode == 0, result.stderr
+    code, job = documents(result.stdout)
+    template = job["spec"]["template"]["spec"]
+    (volume,) = template["volumes"]
+    paths = {item["path"]: item["key"] for item in volume["configMap"]["items"]}
+    assert sorted(paths) == WANTED
+    assert volume["configMap"]["name"] == code["metadata"]["name"]
+    assert code["data"][paths["pkg/model.py"]] == "x = 1\n"
+    assert code["data"][paths["pkg_model.py"]] == "y = 2\n"
+    assert base64.b64decode(code["binaryData"][paths["data/tiny.bin"]]) == b"\xff\x00\xfe"
+    (container,) = template["containers"]
+    assert container["workingDir"] == container["volumeMounts"][0]["mountPath"] == "/workspace"
+    assert job["spec"]["resourcesPerNode"]["limits"] == {"nvidia.com/gpu": 2}
+
+
+def test_in_a_repository_git_says_what_is_ignored(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    (folder / ".gitignore").write_text("data/\nvenv/\n")
+    assert sorted(pack_folder(folder).files) == [path for path in WANTED if not path.startswith("data/")]
+
+
+def test_another_program_has_another_name() -> None:
+    assert Pack(files={"a.py": b"1"}).digest() != Pack(files={"a.py": b"2"}).digest()
+    assert Pack(files={"a.py": b"1"}).digest() == Pack(files={"a.py": b"1"}).digest()
+
+
+@given(st.sets(st.text(st.sampled_from("ab_/.-é"), min_size=1, max_size=6), min_size=1, max_size=12))
+def test_every_path_has_a_key_of_its_own(paths: set[str]) -> None:
+    keys = Pack(files=dict.fromkeys(paths, b"")).keys()
+    assert len(set(keys.values())) == len(paths)
+    assert all(key.isascii() and "/" not in key and key not in {".", ".."} for key in keys.values())
+
+
+def test_a_module_beside_the_script_is_not_forgotten(folder: Path) -> None:
+    with pytest.raises(RefusedJob, match=r"imports helper, which lies beside it.*--folder"):
+        pack_script(folder / "train.py")
+
+
+def test_what_does_not_fit_is_refused_with_the_largest_files(folder: Path) -> None:
+    (folder / "big.txt").write_bytes(b"x" * 1_500_000)
+    with pytest.raises(RefusedJob, match=r"the largest: big.txt \(1464 KiB\).*persistentVolumeClaim"):
+        pack_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("train", "train"), ("My_Train v2", "my-train-v2"), ("3d-unet", "d-unet"), ("a" * 60, "a" * 40)],
+)
+def test_a_job_is_named_after_its_script(stem: str, name: str) -> None:
+    assert job_name(stem) == name
+
+
+def test_a_name_that_cannot_be_is_asked_for() -> None:
+    with pytest.raises(Unusable, match="--name"):
+        job_name("___")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nothing.py", "--dry-run"], 2, "cannot be read"),
+        (["train.py", "--folder", "other", "--dry-run"], 2, "no such folder"),
+        (["job.yaml", "--nodes", "2", "--dry-run"], 2, "--nodes is for a script; a resource takes --set"),
+        (["train.py", "--set", "ddp.bucketCapMb=1", "--dry-run"], 86, "did you mean bucketCapMB?"),
+        (["train.py", "--set", "ddp.bucketCapMB=0", "--dry-run"], 86, "train.py: not sent: 1 problem"),
+        (["train.py", "--kubeconfig", "nothing"], 2, "no cluster to ask"),
+    ],
+)
+def test_what_cannot_be_sent_is_a_sentence(
+    tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    write(tmp_path, {"script": {"args": ["train.py"]}}, file="job.yaml")
+    result = ddpjob("submit", *arguments, cwd=tmp_path)
+    assert (result.returncode, words in result.stderr) == (code, True), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_resource_is_sent_as_it_stands(tmp_path: Path) -> None:
+    file = write(tmp_path, {"script": {"args": ["train.py"]}})
+    result = ddpjob("submit", file, "--set", "nodes=3", "--dry-run")
+    assert yaml.safe_load(result.stdout)["spec"] == {"script": {"args": ["train.py"]}, "nodes": 3}
+
+
+def test_a_status_is_shown_as_a_run_is() -> None:
+    status = {
+        "state": "Pending",
+        "nodes": {"desired": 2, "ready": 1},
+        "conditions": [
+            {
+                "type": "PodsReady",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "pod a-1: 1 Insufficient cpu.",
+            }
+        ],
+        "progress": {"step": 7, "totalSteps": 9},
+        "lastFailure": {"reason": "Killed", "rank": 1},
+    }
+    job = {"metadata": {"name": "a"}, "spec": {"nodes": 2, "script": {"args": ["a.py"]}}, "status": status}
+    seen = observation(json.loads(json.dumps(job)), (), (), (), (), namespace="n", now=0.0)
+    found = report(seen)
+    assert (found.nodes_joined, found.nodes_expected, found.progress.step, len(found.failures)) == (
+        1,
+        2,
+        7,
+        1,
+    )
+    assert waits_for(seen).startswith(
+        "waits: Unschedulable: 1 Insufficient cpu. → no node has enough free cpu"
+    )

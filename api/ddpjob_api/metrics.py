@@ -80,5 +80,11 @@ RESTARTS = counter("restarts", "Restarts of the job as this pod knows them.", ()
 DISRUPTIONS = counter("disruptions", "Disruptions of the job as this pod knows them.", ())
 GENERATION = gauge("generation", "Generation that runs.", ())
 
+WARM_STARTS = counter("warm_starts", "Generations that this pod's rank began in a standby, its imports done.")
+STANDBY_READY = gauge(
+    "standby_ready", "1 where a standby waits to take the rank over, 0 while it still imports."
+)
+STANDBY_BYTES = gauge("standby_bytes", "Memory that the rank's standby holds for itself.")
+
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All of the above."""

@@ -65,6 +65,11 @@ class WorkerEnv(StrEnum):
     STACKS_FILE = "DDPJOB_STACKS_FILE"
     WORKER_PID = "DDPJOB_WORKER_PID"
     """Pid of the instrumented process; its children see a foreign one and stay untouched."""
+    IMPORTS_FILE = "DDPJOB_IMPORTS_FILE"
+    """Where a worker leaves the names of the installed modules it has imported by its first step, one a line."""
+    STANDBY = "DDPJOB_STANDBY"
+    """In a process that only waits to become a worker: `fd`, its socket to the launcher, and `without`, packages that
+    it must not import, as JSON. Gone once it is a worker."""
     GRADIENT_ACCUMULATION_STEPS = "DDPJOB_GRADIENT_ACCUMULATION_STEPS"
     """Offered to plain loops, which own their accumulation."""
     JOB_NAME = "DDPJOB_NAME"
@@ -88,6 +93,21 @@ TORCHRUN_ENV = (
     "TORCHELASTIC_ERROR_FILE",
 )
 """torchrun's names, which scripts and frameworks test for; a worker has all of them."""
+
+GENERATION_ENV = frozenset(
+    {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_ERROR_FILE",
+        WorkerEnv.GENERATION.value,
+        WorkerEnv.PAGE.value,
+        WorkerEnv.STACKS_FILE.value,
+        WorkerEnv.TERM.value,
+        WorkerEnv.RESUME_STEP.value,
+    }
+)
+"""What may differ between two generations of one rank; everything else in its environment is the job's and stays."""
 
 RESERVED_ENV = frozenset(
     {*TORCHRUN_ENV, "NODE_RANK", "TORCHELASTIC_USE_AGENT_STORE", *(f"PET_{name}" for name in (

@@ -106,6 +106,8 @@ class Slot(IntEnum):
     DDP_MODELS = 52
     REPLICA_MISMATCHES = 53
     COLLECTIVE_SEQUENCE = 54
+    WARM = 55
+    """1: this worker waited as a standby, its imports done, before its generation began."""
     # words of the launcher
     PAUSE = 96
     """Not 0: hold at the next step boundary."""

@@ -197,6 +197,9 @@ class Recovery:
     grace_period: timedelta = limited(timedelta(seconds=60), minimum=1, maximum=86_400)
     """How long workers may take to save and end before they are killed."""
 
+    warm_standby: bool = True
+    """Keep a process per rank waiting with its imports done, so that the next generation begins without them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:

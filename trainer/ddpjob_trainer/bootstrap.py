@@ -80,14 +80,20 @@ def prepare() -> worker.Worker | None:
     """Become a rank, where the environment says so.
 
     Raises:
-        Refused, BadPage: as `worker.start`.
+        Refused, BadPage: as `worker.attach`.
     """
-    running = worker.start(os.environ)
+    running = worker.attach(os.environ)
     if running is None:
         return None
     die_with_launcher()
-    dump_stacks_on_signal()
     instrumentation.install(running)
+    warm = WorkerEnv.STANDBY in os.environ
+    if warm:
+        from ddpjob_trainer import standby
+
+        standby.wait()
+    dump_stacks_on_signal()
+    running.begin(os.environ, warm=warm)
     return running
 
 

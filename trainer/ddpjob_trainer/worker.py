@@ -42,14 +42,18 @@ class Worker:
         self.task = task_in(environment)
         """`spec.task`; None in script mode."""
 
+        imports = environment.get(WorkerEnv.IMPORTS_FILE)
+        self.imports_file: Path | None = Path(imports) if imports else None
+        """Where the next generation's standby finds what to import."""
+
         self.job = environment.get(WorkerEnv.JOB_NAME, "job")
         self.rank = int(environment.get("RANK", "0"))
         self.local_rank = int(environment.get("LOCAL_RANK", "0"))
         self.nodes = int(environment.get("GROUP_WORLD_SIZE", "1"))
         self.processes_per_node = int(environment.get("LOCAL_WORLD_SIZE", "1"))
-        self.generation = int(environment.get(WorkerEnv.GENERATION, "0"))
-        resume = environment.get(WorkerEnv.RESUME_STEP)
-        self.resume_step: int | None = int(resume) if resume else None
+        self.generation = 0
+        self.resume_step: int | None = None
+        """Both are known once it begins."""
 
         self.live = True
         """False in a forked child: what was patched then behaves as if it were not."""
@@ -61,6 +65,30 @@ class Worker:
 
         self._facts: dict[str, Any] = {}
         self._result: dict[str, Any] = {}
+
+    def begin(self, environment: Mapping[str, str], *, warm: bool = False) -> None:
+        """Belong to the generation that the environment describes; the program runs next.
+
+        `warm`: the process waited for it with its imports done.
+        """
+        global _current
+        self.generation = int(environment.get(WorkerEnv.GENERATION, "0"))
+        resume = environment.get(WorkerEnv.RESUME_STEP)
+        self.resume_step = int(resume) if resume else None
+        slots = self.page.slots
+        slots[Slot.PID] = os.getpid()
+        slots[Slot.GENERATION] = self.generation
+        slots[Slot.RANK] = self.rank
+        slots[Slot.STARTED_AT] = time.monotonic()
+        if slots[Slot.TORCH_IMPORTED_AT]:
+            slots[Slot.TORCH_IMPORTED_AT] = slots[Slot.STARTED_AT]
+        slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = self.resume_step or 0
+        for unknown in (Slot.LOSS, Slot.GRAD_NORM, Slot.LEARNING_RATE):
+            slots[unknown] = math.nan
+        slots[Slot.WARM] = float(warm)
+        slots[Slot.STATE] = WorkerState.STARTED
+        _current = self
+        os.register_at_fork(after_in_child=_leave)
 
     @property
     def backend(self) -> Backend:
@@ -116,15 +144,16 @@ def current() -> Worker | None:
     return _current
 
 
-def start(environment: Mapping[str, str]) -> Worker | None:
-    """Become the rank that the launcher's environment describes; None where it describes none, or another process.
+def attach(environment: Mapping[str, str]) -> Worker | None:
+    """The rank that the launcher's environment describes, which this process is from its `begin` on.
+
+    None where it describes none, or another process.
 
     Raises:
         Refused: as `Worker`.
         BadPage: the page is of another version.
         OSError: the page cannot be opened.
     """
-    global _current
     path, owner = environment.get(WorkerEnv.PAGE), environment.get(WorkerEnv.WORKER_PID)
     if not path or (owner and owner != str(os.getpid())):
         return None
@@ -134,17 +163,6 @@ def start(environment: Mapping[str, str]) -> Worker | None:
     wanted = worker.settings.gradient_accumulation_steps
     if wanted is not None:
         os.environ[WorkerEnv.GRADIENT_ACCUMULATION_STEPS] = str(wanted)
-    slots = worker.page.slots
-    slots[Slot.PID] = os.getpid()
-    slots[Slot.GENERATION] = worker.generation
-    slots[Slot.RANK] = worker.rank
-    slots[Slot.STARTED_AT] = time.monotonic()
-    slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = worker.resume_step or 0
-    for unknown in (Slot.LOSS, Slot.GRAD_NORM, Slot.LEARNING_RATE):
-        slots[unknown] = math.nan
-    slots[Slot.STATE] = WorkerState.STARTED
-    _current = worker
-    os.register_at_fork(after_in_child=_leave)
     return worker
 
 

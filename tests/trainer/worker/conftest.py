@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.trainer.worker.ranks import DEADLINE_SECONDS, Rank, Ranks, run
@@ -39,23 +40,37 @@ def untouched(folder: Folder) -> list[Rank]:
     return run(folder("untouched"), [PROGRAM])
 
 
+OVERRIDDEN: dict[str, Any] = {
+    "args": [
+        PROGRAM,
+        "--accumulate",
+        "4",
+        "--arguments",
+        '{"bucket_cap_mb": 50, "broadcast_buffers": true, "find_unused_parameters": true}',
+    ],
+    "ddp": DDP(
+        backend=Backend.GLOO,
+        gradient_accumulation_steps=4,
+        bucket_cap_mb=1,
+        broadcast_buffers=False,
+        find_unused_parameters=False,
+        gradient_as_bucket_view=True,
+        timeout=timedelta(seconds=77),
+    ),
+}
+
+
 @pytest.fixture(scope="session")
 def overridden(folder: Folder) -> list[Rank]:
     """A resource that sets all, a script that wants all otherwise."""
-    arguments = '{"bucket_cap_mb": 50, "broadcast_buffers": true, "find_unused_parameters": true}'
-    return run(
-        folder("overridden"),
-        [PROGRAM, "--accumulate", "4", "--arguments", arguments],
-        ddp=DDP(
-            backend=Backend.GLOO,
-            gradient_accumulation_steps=4,
-            bucket_cap_mb=1,
-            broadcast_buffers=False,
-            find_unused_parameters=False,
-            gradient_as_bucket_view=True,
-            timeout=timedelta(seconds=77),
-        ),
-    )
+    return run(folder("overridden"), **OVERRIDDEN)
+
+
+@pytest.fixture(scope="session")
+def overridden_warm(folder: Folder) -> list[Rank]:
+    """The same in standbys that had imported torch before."""
+    imports = ["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"]
+    return run(folder("overridden"), standby=imports, **OVERRIDDEN)
 
 
 @pytest.fixture(scope="session")

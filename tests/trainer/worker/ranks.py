@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_api.codec import load, render
-from ddpjob_api.names import WorkerEnv
+from ddpjob_api.names import GENERATION_ENV, WorkerEnv
 from ddpjob_api.page import Fact, Slot
 from ddpjob_api.report import InEffect
 from ddpjob_api.spec import DDP
@@ -81,6 +81,61 @@ def environment(folder: Path, rank: int, world_size: int, port: int, ddp: DDP) -
     }
 
 
+def start(
+    command: Sequence[str], env: Mapping[str, str], folder: Path, **options: Any
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=env,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+class Waiting:
+    """A standby for a rank of this environment, without a launcher."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path,
+        imports: Sequence[str],
+        without: Sequence[str] = (),
+    ) -> None:
+        listed = folder / "imports"
+        listed.write_text("\n".join(imports))
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel.settimeout(DEADLINE_SECONDS)
+        self.set = {name: value for name, value in env.items() if name in GENERATION_ENV}
+        given = {name: value for name, value in env.items() if name not in GENERATION_ENV} | {
+            WorkerEnv.PAGE: env[WorkerEnv.PAGE],
+            WorkerEnv.IMPORTS_FILE: str(listed),
+            WorkerEnv.STANDBY: json.dumps({"fd": theirs.fileno(), "without": list(without)}),
+        }
+        with theirs:
+            self.process = start(command, given, folder, pass_fds=[theirs.fileno()])
+
+    def heard(self) -> Any:
+        """What it says next; None where it has ended."""
+        data = self.channel.recv(65536)
+        return json.loads(data) if data else None
+
+    def order(self) -> None:
+        """Become the worker, with the output it has."""
+        with self.channel:
+            self.channel.send(json.dumps({"set": self.set, "unset": []}).encode())
+            assert self.heard() == {"taken": True}
+
+    def end(self) -> None:
+        self.channel.close()
+        self.process.kill()
+        self.process.communicate()
+
+
 class Ranks:
     """A running group of ranks; `wait` ends it."""
 
@@ -93,21 +148,25 @@ class Ranks:
         world_size: int = 2,
         bootstrap: bool = True,
         extra: Mapping[str, str] | None = None,
+        standby: Sequence[str] | None = None,
     ) -> None:
+        """`standby`: each rank begins as a standby that imports these modules, and gets its order when it is ready."""
         self.folder = folder
         port = free_port()
         before = ["-m", "ddpjob_trainer.bootstrap"] if bootstrap else []
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, *before, *args],
-                env={**environment(folder, rank, world_size, port, ddp or DDP()), **(extra or {})},
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(world_size)
-        ]
+        command = [sys.executable, *before, *args]
+        self.processes = []
+        waiting = []
+        for rank in range(world_size):
+            env = {**environment(folder, rank, world_size, port, ddp or DDP()), **(extra or {})}
+            if standby is None:
+                self.processes.append(start(command, env, folder))
+            else:
+                waiting.append(Waiting(command, env, folder, standby))
+                self.processes.append(waiting[-1].process)
+        for each in waiting:
+            assert each.heard() == {"ready": True}
+            each.order()
 
     def page(self, rank: int) -> Page:
         return Page(self.folder / f"page-{rank}", create=True)

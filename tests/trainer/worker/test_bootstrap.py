@@ -69,9 +69,13 @@ PROGRAMS = {
 }
 
 
-def both(folder: Path, args: list[str]) -> tuple[Rank, Rank]:
-    """The program under plain python and under the bootstrap, in the same folder."""
-    return run(folder, args, world_size=1, bootstrap=False)[0], run(folder, args, world_size=1)[0]
+def each_way(folder: Path, args: list[str]) -> tuple[Rank, Rank, Rank]:
+    """The program under plain python, under the bootstrap, and in a standby, in the same folder."""
+    return (
+        run(folder, args, world_size=1, bootstrap=False)[0],
+        run(folder, args, world_size=1)[0],
+        run(folder, args, world_size=1, standby=["yaml"])[0],
+    )
 
 
 def assert_alike(plain: Rank, ours: Rank) -> None:
@@ -84,11 +88,12 @@ def assert_alike(plain: Rank, ours: Rank) -> None:
 def test_a_script_behaves_as_under_plain_python(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "train.py").write_text(PROGRAMS[name])
-    plain, ours = both(tmp_path, ["folder/train.py", "--epochs", "3"])
-    assert_alike(plain, ours)
-    if plain.returncode >= 0 and name != "hard exit":
-        assert ours[Slot.EXIT_CODE] == plain.returncode
-        assert ours[Slot.STATE] == WorkerState.FINISHED
+    plain, *ours = each_way(tmp_path, ["folder/train.py", "--epochs", "3"])
+    for each in ours:
+        assert_alike(plain, each)
+        if plain.returncode >= 0 and name != "hard exit":
+            assert each[Slot.EXIT_CODE] == plain.returncode
+            assert each[Slot.STATE] == WorkerState.FINISHED
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,9 @@ def test_modules_folders_and_links_behave_as_under_plain_python(args: list[str],
     (package / "__main__.py").write_text(LOOK)
     (tmp_path / "link.py").symlink_to(package / "__main__.py")
     (package / "__pycache__").mkdir()
-    assert_alike(*both(tmp_path, args))
+    plain, *ours = each_way(tmp_path, args)
+    for each in ours:
+        assert_alike(plain, each)
 
 
 def test_a_program_that_a_worker_starts_is_no_worker(tmp_path: Path) -> None:

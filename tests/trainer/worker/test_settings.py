@@ -31,6 +31,18 @@ def test_what_the_resource_sets_is_in_effect_inside_the_program(overridden: list
         assert seen["accumulation_offered"] == "4"
 
 
+def test_in_a_standby_that_had_imported_torch_they_are_too(
+    overridden: list[Rank], overridden_warm: list[Rank]
+) -> None:
+    for cold, warm in zip(overridden, overridden_warm, strict=True):
+        assert (cold[Slot.WARM], warm[Slot.WARM]) == (0, 1)
+        assert warm[Slot.STARTED_AT] == warm[Slot.TORCH_IMPORTED_AT] > 0
+        assert warm.printed == cold.printed, "settings, every loss to the last bit, and collectives"
+        assert warm.effect == cold.effect
+        assert warm.stderr == cold.stderr
+        assert warm[Slot.STEP] == cold[Slot.STEP] > 0
+
+
 def test_groups_made_later_take_the_time_out_too(overridden: list[Rank]) -> None:
     assert overridden[0].printed["new_group_timeout"] == 77
 

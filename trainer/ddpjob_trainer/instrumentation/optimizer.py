@@ -3,9 +3,12 @@
 Why apart: one patched module, one file.
 """
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 from ddpjob_api.page import Slot
+from ddpjob_trainer import learned
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.worker import Worker
@@ -30,7 +33,15 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect) -> None:
         slots[SEQUENCE] = effect.collective_sequence()
         if clock.steps in PUBLISHED_STEPS:
             effect.publish()
+        if clock.steps == 1 and worker.imports_file is not None:
+            learn_imports(worker.imports_file)
         clock.reach_boundary()
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
+
+
+def learn_imports(path: Path) -> None:
+    """For the next generation's standby, which can do without: it then imports less."""
+    with contextlib.suppress(OSError):
+        learned.write(path)

@@ -49,8 +49,16 @@ class Children:
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
 
-    def spawn(self, command: list[str], env: Mapping[str, str], stdout: int, stderr: int) -> Process:
-        """Start a process with its output on the given descriptors.
+    def spawn(
+        self,
+        command: list[str],
+        env: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        *,
+        channel: tuple[int, int] | None = None,
+    ) -> Process:
+        """Start a process with its output on the given descriptors; `channel`: one more, and its number there.
 
         Raises:
             OSError: it cannot be started.
@@ -63,6 +71,7 @@ class Children:
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, stdout, 1),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
+                *([(os.POSIX_SPAWN_DUP2, *channel)] if channel is not None else []),
             ],
             setsid=True,
             setsigmask=[],

@@ -21,6 +21,8 @@ from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
+from ddpjob_trainer.launcher.reserve import Reserve
+from ddpjob_trainer.launcher.standby import Standby
 from ddpjob_trainer.launcher.timing import (
     KILL_SECONDS,
     ORPHAN_LOOK_SECONDS,
@@ -64,6 +66,7 @@ class Crew:
         children: Children,
         sink: Sink,
         oom: OomCounter,
+        reserve: Reserve,
         on_exit: Callable[["Crew", WorkerExit], None],
         keep: Callable[[Coroutine[None, None, None]], object],
     ) -> None:
@@ -79,35 +82,76 @@ class Crew:
         self._children = children
         self._sink = sink
         self._oom = oom
+        self._reserve = reserve
         self._on_exit = on_exit
         self._keep = keep
         self.workers: list[Worker] = []
 
     def begin(self, environ: Mapping[str, str]) -> None:
-        """Start every worker; one that cannot be started has ended at once."""
+        """Start every worker, in its standby where there is one; one that cannot be started has ended at once."""
         loop = asyncio.get_running_loop()
+        self._environ = dict(environ)
         for local_rank, rank in enumerate(self._config.ranks):
             files = Files.of(self._config.run_dir, self.generation, rank)
             for path in (files.page, files.error, files.stacks):
                 path.unlink(missing_ok=True)
-            page = Page(files.page, create=True)
             prefix = f"[rank {rank}] ".encode()
             pumps = (Pump(loop, self._sink, prefix, 1), Pump(loop, self._sink, prefix, 2))
-            worker = Worker(rank=rank, files=files, page=page, pumps=pumps)
+            command, env = self.command_and_environment(local_rank)
+            inlets = (pumps[0].inlet, pumps[1].inlet)
+            standby = self._reserve.take(rank, env, files.page, inlets)
+            worker = Worker(rank=rank, files=files, page=Page(files.page, create=True), pumps=pumps)
             self.workers.append(worker)
-            env = worker_env(self._config, self._start, local_rank=local_rank, files=files, base=environ)
-            error: OSError | None = None
-            try:
-                command = command_line(self._config, self._start)
-                worker.process = self._children.spawn(command, env, pumps[0].inlet, pumps[1].inlet)
-            except OSError as failed:
-                error = failed
+            if standby is not None:
+                worker.process = standby.process
+                ours = (os.dup(inlets[0]), os.dup(inlets[1]))
+                self._keep(self._take_over(worker, standby, command, env, ours))
+            else:
+                self._spawn(worker, command, env, inlets)
             for pump in pumps:
                 pump.start()
-            if worker.process is None:
-                loop.call_soon(self._not_started, worker, error)
-            else:
-                self._keep(self._watch(worker, worker.process))
+
+    def command_and_environment(self, local_rank: int) -> tuple[list[str], dict[str, str]]:
+        """What a worker of this generation runs, and with what."""
+        files = Files.of(self._config.run_dir, self.generation, self._config.ranks[local_rank])
+        env = worker_env(self._config, self._start, local_rank=local_rank, files=files, base=self._environ)
+        return command_line(self._config, self._start), env
+
+    def _spawn(
+        self, worker: Worker, command: list[str], env: Mapping[str, str], inlets: tuple[int, int]
+    ) -> None:
+        try:
+            worker.process = self._children.spawn(command, env, *inlets)
+        except OSError as error:
+            asyncio.get_running_loop().call_soon(self._not_started, worker, error)
+        else:
+            self._keep(self._watch(worker, worker.process))
+
+    async def _take_over(
+        self,
+        worker: Worker,
+        standby: Standby,
+        command: list[str],
+        env: Mapping[str, str],
+        inlets: tuple[int, int],
+    ) -> None:
+        """Wait until the standby is the worker; where it does not come to it, start one as usual."""
+        try:
+            taken = await standby.took_over()
+            if not taken and not self.stopping:
+                self._reserve.failed(worker.rank)
+                worker.page.close()
+                worker.files.page.unlink(missing_ok=True)
+                worker.page = Page(worker.files.page, create=True)
+                worker.process = None
+                self._spawn(worker, command, env, inlets)
+                return
+        finally:
+            for inlet in inlets:
+                os.close(inlet)
+        if not taken:
+            worker.signals.add(signal.SIGKILL)
+        await self._watch(worker, standby.process)
 
     # words to the workers
 
@@ -251,9 +295,9 @@ class Crew:
         )
         self._ended(worker, item)
 
-    def _not_started(self, worker: Worker, error: OSError | None) -> None:
-        reason = os.strerror(error.errno or 0) if error is not None else "unknown"
-        name = error.filename if error is not None and error.filename else "the worker"
+    def _not_started(self, worker: Worker, error: OSError) -> None:
+        reason = os.strerror(error.errno or 0)
+        name = error.filename or "the worker"
         self._ended(
             worker,
             WorkerExit(

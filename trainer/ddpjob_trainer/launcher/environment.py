@@ -22,6 +22,8 @@ class Files:
     page: Path
     error: Path
     stacks: Path
+    imports: Path
+    """Of the rank, whatever the generation."""
 
     @classmethod
     def of(cls, run_dir: Path, generation: int, rank: int) -> "Files":
@@ -30,6 +32,7 @@ class Files:
             page=run_dir / f"page-{name}",
             error=run_dir / f"error-{name}.json",
             stacks=run_dir / f"stacks-{name}.txt",
+            imports=run_dir / f"imports-r{rank}",
         )
 
 
@@ -52,6 +55,7 @@ def worker_env(
         WorkerEnv.TERM.value: str(start.term),
         WorkerEnv.TERM_FILE.value: str(term_file(config.run_dir)),
         WorkerEnv.STACKS_FILE.value: str(files.stacks),
+        WorkerEnv.IMPORTS_FILE.value: str(files.imports),
         WorkerEnv.GRADIENT_ACCUMULATION_STEPS.value: str(config.plan.accumulation),
         WorkerEnv.JOB_NAME.value: config.name,
     }

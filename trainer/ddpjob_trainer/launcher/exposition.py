@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ddpjob_api import __version__, metrics
 from ddpjob_api.metrics import Metric, MetricKind
 from ddpjob_api.page import Phase, Slot, WorkerState
+from ddpjob_trainer.launcher.reserve import Held
 from ddpjob_trainer.page import Page
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,6 +33,7 @@ COUNTERS: dict[Metric, Callable[[Page], float]] = {
     metrics.NON_FINITE_STEPS: lambda page: page[Slot.NON_FINITE_STEPS],
     metrics.CHECKPOINTS: lambda page: page[Slot.CHECKPOINTS],
     metrics.CHECKPOINT_FAILURES: lambda page: page[Slot.CHECKPOINT_FAILURES],
+    metrics.WARM_STARTS: lambda page: page[Slot.WARM],
 }
 PHASES = {
     "data": Slot.DATA_SECONDS,
@@ -90,7 +92,7 @@ class Totals:
         """Seconds that a rank has spent in a phase, likewise."""
         return self._before[rank, phase] + (page[PHASES[phase]] if page is not None else 0.0)
 
-    def render(self, pages: Mapping[int, Page], job: Job) -> str:
+    def render(self, pages: Mapping[int, Page], job: Job, standbys: Mapping[int, Held]) -> str:
         """Everything, for one scrape; ranks without a page show what they had counted."""
         ranks = sorted({*pages, *(rank for rank, _ in self._before)})
         families = [
@@ -111,6 +113,14 @@ class Totals:
             *(
                 family(metric, [({"rank": str(rank)}, value(page)) for rank, page in pages.items()])
                 for metric, value in GAUGES.items()
+            ),
+            family(
+                metrics.STANDBY_READY,
+                [({"rank": str(rank)}, float(held.ready)) for rank, held in standbys.items()],
+            ),
+            family(
+                metrics.STANDBY_BYTES,
+                [({"rank": str(rank)}, float(held.size)) for rank, held in standbys.items()],
             ),
             family(metrics.RESTARTS, [({}, float(job.restarts))]),
             family(metrics.DISRUPTIONS, [({}, float(job.disruptions))]),

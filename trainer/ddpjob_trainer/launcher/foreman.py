@@ -18,6 +18,8 @@ from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Sink
+from ddpjob_trainer.launcher.reserve import Reserve
+from ddpjob_trainer.launcher.room import Room
 from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
 from ddpjob_trainer.launcher.view import View
 
@@ -47,6 +49,13 @@ class Foreman:
         self._keep = keep
         self._on_unkillable = on_unkillable
         self._oom = OomCounter()
+        self.reserve = Reserve(
+            wanted=config.spec.recovery.warm_standby and config.spec.command is None,
+            folder=config.run_dir,
+            children=self.children,
+            room=Room().left,
+            say=sink.say,
+        )
         self._stop_by: float | None = None
         """Until when workers of a soft stop may live."""
 
@@ -66,6 +75,7 @@ class Foreman:
             children=self.children,
             sink=self._sink,
             oom=self._oom,
+            reserve=self.reserve,
             on_exit=self._worker_ended,
             keep=self._keep,
         )
@@ -99,6 +109,10 @@ class Foreman:
             self._keep(self.end(stacks=self._stop_by is None))
         elif not crew.stopping:
             self._keep(self._crew_over(crew))
+
+    async def keep_reserve(self) -> None:
+        """Have standbys for the next generation; none where there will be none here."""
+        await self.reserve.run(lambda: None if self._memory.leaving else self.crew)
 
     # what it says
 

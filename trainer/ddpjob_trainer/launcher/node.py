@@ -115,12 +115,14 @@ class Launcher:
                 missing=lambda: core.members.missing,
             )
         self.keep(self.watch())
+        self.keep(self.foreman.keep_reserve())
         link = self.keep(self.link.run())
         try:
             return await self.departure.over
         finally:
             link.cancel()
             await asyncio.wait([link])
+            await self.foreman.reserve.close()
             if self.foreman.crew is not None:
                 await self.foreman.crew.close()
             if self.server is not None:
@@ -230,7 +232,7 @@ class Launcher:
     def site(self) -> Site:
         leads, foreman = self.config.leads, self.foreman
         return Site(
-            metrics=lambda: self.view.metrics(foreman.crew),
+            metrics=lambda: self.view.metrics(foreman.crew, foreman.reserve.held()),
             history=self.view.recorder.public,
             ready=lambda: self.memory.done or (foreman.crew is not None and foreman.crew.joined),
             key=status_key(self.config.token),

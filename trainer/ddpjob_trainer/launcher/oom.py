@@ -35,6 +35,17 @@ class OomCounter:
 
 def candidates(cgroup: Path, mount: Path) -> list[Path]:
     """The files that may have the count: version 2, then version 1, each at our path or the namespace's root."""
+    paths = group_paths(cgroup)
+    return [
+        mount / paths[""].lstrip("/") / "memory.events",
+        mount / "memory" / paths["memory"].lstrip("/") / "memory.oom_control",
+        mount / "memory.events",
+        mount / "memory" / "memory.oom_control",
+    ]
+
+
+def group_paths(cgroup: Path) -> dict[str, str]:
+    """Our group in the unified hierarchy (""), and in version 1's of `memory`; the root where there is none."""
     paths = {"": "/", "memory": "/"}
     with contextlib.suppress(OSError):
         for line in cgroup.read_text().splitlines():
@@ -44,12 +55,7 @@ def candidates(cgroup: Path, mount: Path) -> list[Path]:
                 paths["memory"] = path
             elif not controllers:
                 paths[""] = path
-    return [
-        mount / paths[""].lstrip("/") / "memory.events",
-        mount / "memory" / paths["memory"].lstrip("/") / "memory.oom_control",
-        mount / "memory.events",
-        mount / "memory" / "memory.oom_control",
-    ]
+    return paths
 
 
 def oom_kills(text: str) -> int | None:

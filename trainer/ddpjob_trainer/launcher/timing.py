@@ -47,6 +47,20 @@ FLUSH_SECONDS = 5.0
 FINISH_SECONDS = 5.0
 """How long the coordinator stays at its end for launchers that have not heard it."""
 
+STANDBY_LOOK_SECONDS = 0.25
+"""How often standbys are looked after."""
+STANDBY_DELAY_SECONDS = 2.0
+"""A rank has trained this long before a standby is started for it."""
+STANDBY_END_SECONDS = 1.0
+"""How long the launcher waits at its end for standbys it has killed."""
+IMPORT_RUN_SECONDS = 0.02
+IMPORT_REST_SECONDS = 0.06
+"""A standby imports in turns of the one, with pauses of the other."""
+TAKE_OVER_SECONDS = 3.0
+"""A standby that is ready and does not take its rank over within this is ended, and the rank started anew."""
+IMPORTING_SECONDS = 10.0
+"""The same for one that still imports: less than what a fresh process needs for the same imports."""
+
 BACKOFF_SECONDS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Before the next generation, by the number of failures in a row without a step between them."""
 HEALTHY_SECONDS = 60.0

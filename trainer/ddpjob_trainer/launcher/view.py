@@ -5,7 +5,7 @@ Why apart: pages come and go with their crew, what was read from them stays. Mus
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ddpjob_api import metrics
 from ddpjob_api.history import PHASES, RankSums, Row
@@ -16,6 +16,7 @@ from ddpjob_trainer.launcher.crew import Crew
 from ddpjob_trainer.launcher.memory import Memory
 from ddpjob_trainer.launcher.progress import Gauge, finite
 from ddpjob_trainer.launcher.recorder import Recorder
+from ddpjob_trainer.launcher.reserve import Held
 from ddpjob_trainer.page import Page
 
 
@@ -53,7 +54,7 @@ class View:
         for worker in crew.workers:
             self._totals.add(worker.rank, worker.page)
 
-    def metrics(self, crew: Crew | None) -> str:
+    def metrics(self, crew: Crew | None, standbys: Mapping[int, Held]) -> str:
         """The body of `/metrics`."""
         job = exposition.Job(
             restarts=self._memory.restarts,
@@ -63,7 +64,7 @@ class View:
             world_size=self._config.plan.world_size,
         )
         workers = crew.workers if crew is not None else []
-        return self._totals.render({worker.rank: worker.page for worker in workers}, job)
+        return self._totals.render({worker.rank: worker.page for worker in workers}, job, standbys)
 
     def _record(self, crew: Crew) -> None:
         """One row of the history."""

@@ -35,15 +35,15 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def eventually(condition: Callable[[], Any], what: str) -> Any:
+def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
     """The first true value of a condition; fails with what was waited for."""
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = condition()
         if found:
             return found
         time.sleep(0.02)
-    raise AssertionError(f"not within {DEADLINE:.0f} s: {what}")
+    raise AssertionError(f"not within {seconds:.0f} s: {what}")
 
 
 class Running:

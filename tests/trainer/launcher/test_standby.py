@@ -18,7 +18,7 @@ from ddpjob_api.names import GENERATION_ENV
 from ddpjob_api.page import Slot
 from ddpjob_trainer.page import Page
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 MakeJob = Callable[..., LocalJob]
 STATE = Path(__file__).with_name("state.py")
 
@@ -43,6 +43,7 @@ def ready(job: LocalJob, *ranks: int) -> None:
         eventually(
             lambda node=node, rank=rank: metric(job, "standby_ready", node).get(str(rank)) == 1,
             f"the standby of rank {rank} to be ready",
+            seconds=150,
         )
 
 

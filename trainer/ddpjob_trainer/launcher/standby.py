@@ -16,9 +16,9 @@ from pathlib import Path
 from ddpjob_api.names import GENERATION_ENV, WorkerEnv
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.timing import (
-    IMPORT_REST_SECONDS,
-    IMPORT_RUN_SECONDS,
     IMPORTING_SECONDS,
+    PACE_SECONDS,
+    PACE_SHARE,
     TAKE_OVER_SECONDS,
 )
 from ddpjob_trainer.page import Page
@@ -26,6 +26,7 @@ from ddpjob_trainer.page import Page
 CHANNEL = 3
 """Descriptor of the socket in the standby."""
 MAX_MESSAGE_BYTES = 65536
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Standby:
@@ -158,17 +159,30 @@ class Standby:
             self._hurry()
 
     async def _import_gently(self) -> None:
-        """A quarter of one core. No priority does this: an unprivileged process cannot raise its own again."""
+        """On a part of one core: stopped whenever it has had more.
+
+        No priority does this: an unprivileged process cannot leave a nice value or SCHED_IDLE again.
+        """
+        loop = asyncio.get_running_loop()
+        at, had, credit = loop.time(), 0.0, 0.0
         while self.process.returncode is None:
-            await asyncio.sleep(IMPORT_RUN_SECONDS)
-            self.process.send(signal.SIGSTOP)
-            try:
-                await asyncio.sleep(IMPORT_REST_SECONDS)
-            finally:
-                self.process.send(signal.SIGCONT)
+            await asyncio.sleep(PACE_SECONDS)
+            before_at, before_had = at, had
+            at, had = loop.time(), cpu_seconds(self.process.pid)
+            credit = min(credit + (at - before_at) * PACE_SHARE, PACE_SECONDS) - (had - before_had)
+            self.process.send(signal.SIGSTOP if credit < 0 else signal.SIGCONT)
 
     def _hurry(self) -> None:
         if self._pace is not None:
             self._pace.cancel()
             self._pace = None
         self.process.send(signal.SIGCONT)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has had; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS

@@ -53,9 +53,9 @@ STANDBY_DELAY_SECONDS = 2.0
 """A rank has trained this long before a standby is started for it."""
 STANDBY_END_SECONDS = 1.0
 """How long the launcher waits at its end for standbys it has killed."""
-IMPORT_RUN_SECONDS = 0.02
-IMPORT_REST_SECONDS = 0.06
-"""A standby imports in turns of the one, with pauses of the other."""
+PACE_SECONDS = 0.02
+PACE_SHARE = 0.5
+"""How often a standby that imports is looked at, and the part of one core that it may have."""
 TAKE_OVER_SECONDS = 3.0
 """A standby that is ready and does not take its rank over within this is ended, and the rank started anew."""
 IMPORTING_SECONDS = 10.0

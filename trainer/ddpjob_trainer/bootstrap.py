@@ -126,6 +126,8 @@ def run(argv: list[str]) -> None:
     if "__annotations__" in sys.modules["__main__"].__dict__:
         program.__annotations__ = {}
     sys.modules["__main__"] = program
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = program  # multiprocessing was imported ahead, by a standby
     if argv[0] == "-m":
         run_module(argv)
     elif argv[0] == "-c":

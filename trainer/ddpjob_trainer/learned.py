@@ -15,6 +15,7 @@ from typing import Any
 
 MAX_BYTES = 1024 * 1024
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+MAIN = ("__main__", "__mp_main__")
 OURS = ("ddpjob_api", "ddpjob_trainer")
 FOLDERS = re.compile(rf"^(.*?{re.escape(os.sep)}(?:site|dist)-packages){re.escape(os.sep)}")
 STANDARD = tuple(
@@ -74,9 +75,10 @@ def foreign(names: Iterable[str]) -> str | None:
     """The first of these imported modules that is the program's own: not installed, not standard, not ours."""
     for name in names:
         file, _ = source(sys.modules.get(name))
-        if file is None or name.partition(".")[0] in OURS or FOLDERS.match(file):
+        if file is None or name in MAIN or name.partition(".")[0] in OURS or FOLDERS.match(file):
             continue
-        if not os.path.realpath(file).startswith(STANDARD):
+        # Some modules that are no files say a bare name.
+        if os.path.isabs(file) and not os.path.realpath(file).startswith(STANDARD):
             return name
     return None
 

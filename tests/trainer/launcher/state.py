@@ -45,6 +45,7 @@ def look() -> dict[str, object]:
         "daemon": (os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()),
         "nice": (os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
         "oom": open("/proc/self/oom_score_adj").read(),
+        "mp_main": sys.modules.get("__mp_main__", main) is main,
         "os.environ": type(os.environ).__name__,
         "random differs": random.random() != random.Random(0).random(),
     }  # fmt: skip
@@ -68,8 +69,7 @@ def after_imports() -> dict[str, object]:
         import torch.distributed as dist
 
         found |= {
-            "seed": torch.initial_seed(),
-            "random": torch.rand(3).tolist(),
+            "random": torch.rand(3, generator=torch.manual_seed(7)).tolist(),
             "dtype": str(torch.get_default_dtype()),
             "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
             "grad": torch.is_grad_enabled(),

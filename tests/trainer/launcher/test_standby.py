@@ -92,7 +92,7 @@ def test_a_program_cannot_tell_its_standby_from_a_fresh_process(
     torch: bool, job: MakeJob, tmp_path: Path
 ) -> None:
     plan = {
-        "imports": ["yaml", "torch"] if torch else ["yaml"],
+        "imports": ["yaml", "torch", "torch._dynamo"] if torch else ["yaml", "multiprocessing"],
         "torch": torch,
         "until": str(tmp_path / "end"),
     }

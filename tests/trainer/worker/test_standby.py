@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 MakeStandby = Callable[..., Waiting]
 PACKAGES = {
-    "harmless": "VALUE = 1",
+    "harmless": "import multiprocessing; VALUE = 1",
     "reads_port": "import os; PORT = os.environ.get('MASTER_PORT', '1')",
     "asks_for_port": "import os; CLUSTER = 'MASTER_PORT' in os.environ",
     "threads": "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
@@ -39,7 +39,10 @@ def standby(tmp_path: Path) -> Iterator[MakeStandby]:
     for name, text in PACKAGES.items():
         (installed / f"{name}.py").write_text(text)
     (tmp_path / "beside.py").write_text("")
-    (tmp_path / "train.py").write_text("import sys; print('ran', 'harmless' in sys.modules)")
+    (tmp_path / "train.py").write_text(
+        "import sys, multiprocessing; main = sys.modules['__main__']\n"
+        "print('ran', 'harmless' in sys.modules, sys.modules['__mp_main__'] is main)"
+    )
     made: list[Waiting] = []
 
     def make(*imports: str, without: tuple[str, ...] = ()) -> Waiting:
@@ -81,7 +84,7 @@ def test_what_cannot_be_imported_is_left_to_the_program(standby: MakeStandby) ->
     assert waiting.heard() == {"ready": True}
     waiting.order()
     output, errors = waiting.process.communicate(timeout=60)
-    assert (output, errors, waiting.process.returncode) == ("ran True\n", "", 0)
+    assert (output, errors, waiting.process.returncode) == ("ran True True\n", "", 0)
 
 
 def test_an_order_that_comes_while_it_imports_is_obeyed_after_the_module_at_hand(
@@ -94,7 +97,7 @@ def test_an_order_that_comes_while_it_imports_is_obeyed_after_the_module_at_hand
     waiting.channel.send(json.dumps({"set": waiting.set, "unset": []}).encode())
     (tmp_path / "go").touch()
     assert [waiting.heard(), waiting.heard()] == [{"ready": True}, {"taken": True}]
-    assert waiting.process.communicate(timeout=60)[0] == "ran False\n"
+    assert waiting.process.communicate(timeout=60)[0] == "ran False True\n"
     with Page(tmp_path / "page-0") as page:
         assert page[Slot.WARM] == 1
 

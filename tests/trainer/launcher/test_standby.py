@@ -113,20 +113,30 @@ def test_a_program_cannot_tell_its_standby_from_a_fresh_process(
     assert launcher.code() == 0
 
 
-@pytest.mark.parametrize("how", ["dead", "deaf"])
+@pytest.mark.parametrize("how", ["dead", "unfit"])
 def test_a_standby_that_does_not_take_over_costs_a_fresh_start_and_nothing_else(
-    how: str, job: MakeJob
+    how: str, job: MakeJob, tmp_path: Path
 ) -> None:
-    run = job(1, {"script": {"args": [str(PROGRAM), json.dumps({"steps": 1000})]}})
-    (launcher,) = run.launch_all()
+    """Dead before its order, or by it: packages were installed since it began."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "installed.py").write_text("")
+    plan = {"imports": ["installed"], "until": str(tmp_path / "end")}
+    run = job(1, {"script": {"args": [str(STATE), json.dumps(plan)]}})
+    launcher = run.launch(0, PYTHONPATH=str(packages))
     ready(run, 0)
     (waiting,) = standby_pids(launcher)
-    worker = worker_pid(run, 0, 0)
     assert Path(f"/proc/{waiting}/oom_score_adj").read_text().strip() == "1000"
-    os.kill(waiting, signal.SIGKILL if how == "dead" else signal.SIGSTOP)
-    os.kill(worker, signal.SIGKILL)
-    launcher.wrote("[rank 0] generation 2 from step 0")
+    if how == "dead":
+        os.kill(waiting, signal.SIGKILL)
+    else:
+        (packages / "another.py").write_text("")
+    os.kill(worker_pid(run, 0, 0), signal.SIGKILL)
+    states(launcher, 2)
     assert metric(run, "warm_starts") == {"0": 0}
     assert gone(waiting)
+    if how == "unfit":
+        assert "rank 0: its standby did not take over (packages were installed" in launcher.output
+    Path(plan["until"]).touch()
     assert launcher.code() == 0
     assert launcher.message.restarts == 1

@@ -139,7 +139,7 @@ class Crew:
         try:
             taken = await standby.took_over()
             if not taken and not self.stopping:
-                self._reserve.failed(worker.rank)
+                self._reserve.failed(standby)
                 worker.page.close()
                 worker.files.page.unlink(missing_ok=True)
                 worker.page = Page(worker.files.page, create=True)

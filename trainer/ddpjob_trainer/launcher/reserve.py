@@ -138,9 +138,10 @@ class Reserve:
         page.unlink(missing_ok=True)
         return None
 
-    def failed(self, rank: int) -> None:
+    def failed(self, standby: Standby) -> None:
         """A standby did not take over."""
-        self._say(f"rank {rank}: its standby did not take over; a fresh process is started")
+        why = standby.unfit or "it did not answer"
+        self._say(f"rank {standby.rank}: its standby did not take over ({why}); a fresh process is started")
         self._count_failure()
 
     def held(self) -> dict[int, Held]:

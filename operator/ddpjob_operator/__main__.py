@@ -18,6 +18,7 @@ import kopf
 
 from ddpjob_api import __version__
 from ddpjob_api.names import FIELD_MANAGER
+from ddpjob_operator.access import TOKEN
 from ddpjob_operator.cache import Cache
 from ddpjob_operator.client import Client, Http, Limiter
 from ddpjob_operator.errors import ApiError
@@ -67,7 +68,9 @@ class Operator:
         self.leader: Leader | None = None
         if settings.lease:
             namespace, name = settings.lease.split("/")
-            identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+            # A pod's name is nobody else's: its container, started again after a crash, goes on with its own Lease.
+            host = socket.gethostname()
+            identity = host if TOKEN.exists() else f"{host}_{secrets.token_hex(4)}"
             # A client of its own: its renewals do not wait behind the work for a token.
             lease = Client(self.http, manager=FIELD_MANAGER)
             lease.observe = self.metrics.request

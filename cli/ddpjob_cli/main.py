@@ -25,6 +25,7 @@ from ddpjob_cli.commands.logs import logs
 from ddpjob_cli.commands.report import report
 from ddpjob_cli.commands.submit import submit
 from ddpjob_cli.commands.top import top
+from ddpjob_cli.commands.tune import tune
 from ddpjob_cli.document import jobs, one_job
 from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, RefusedJob, Unusable
 from ddpjob_cli.lint import count, examine, sentences
@@ -211,7 +212,7 @@ def version(*, as_json: bool) -> None:
         click.echo(f"{key} {value if value is not None else 'not installed'}")
 
 
-for command in (submit, explain, top, logs, report):
+for command in (submit, explain, top, logs, report, tune):
     cli.add_command(command)
 
 

@@ -51,6 +51,9 @@ COVERED = {
     "ddpjob submit train.py --nodes 2 --gpus 8 --image REGISTRY/NAME:TAG -- --epochs 3": (
         "tests/cli/test_submit.py::test_a_script_becomes_a_job_that_lint_finds_nothing_wrong_with"
     ),
+    "ddpjob tune examples/characters.yaml --steps 50 --write": (
+        "tests/cli/test_tune.py::test_a_script_that_is_faster_with_another_setting_is_tuned_and_written"
+    ),
     'DDPJOB_TASK=\'{"entrypoint": "ddpjob_trainer.tasks.digits:task", "epochs": 1, "globalBatchSize": 64}\' '
     "torchrun --nproc-per-node 2 -m ddpjob_trainer.train": (
         "tests/trainer/loop/test_page_of_docs.py::test_the_loop_runs_under_torchrun"
@@ -145,7 +148,7 @@ def test_every_field_rule_and_metric_is_on_its_page() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("command", ["run", "submit", "explain", "top", "logs", "report"])
+@pytest.mark.parametrize("command", ["run", "submit", "tune", "explain", "top", "logs", "report"])
 def test_the_exit_codes_of_the_page_are_those_of_the_help(command: str) -> None:
     page = (DOCS / "command-line.md").read_text()
     helped = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=True).stdout

@@ -112,7 +112,15 @@ class LocalRun:
 
     def scraper(self) -> Scraper:
         """Asks the launchers on their ports."""
-        return Scraper(lambda place: fetch(place.port, "/metrics"))
+        return Scraper(self.ask)
+
+    def ask(self, place: Place) -> str:
+        """The metrics of one launcher.
+
+        Raises:
+            Unreachable: it does not answer.
+        """
+        return fetch(place.port, "/metrics")
 
     def logs(self, *, previous: bool = False) -> dict[int, Path]:
         """The log of each node, or that of the run before."""

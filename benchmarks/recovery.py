@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.first_step import indexed_job
+from tests.chaos.faults import stands_by
 from tests.cluster.harness.cluster import Cluster, session
 from tests.cluster.harness.errors import TimedOut
 from tests.cluster.harness.provider import choose
@@ -164,7 +165,9 @@ class Run:
             worker = [
                 one
                 for one in self.cluster.containers_of(name, namespace=self.namespace)
-                if "train.py" in one.name and "torchrun" not in one.name and "launcher" not in one.name
+                if "train.py" in one.name
+                and not any(word in one.name for word in ("torchrun", "launcher"))
+                and not stands_by(self.cluster, one)
             ][-1]
             at = time.time()
             self.cluster.kill(worker)

@@ -39,7 +39,14 @@ class Faults:
         """The oldest process of the pod with that index whose command line has the word."""
         pod = training.job.live()[index]["metadata"]["name"]
         return eventually(
-            lambda: next((p for p in self._processes(training, pod) if word in p.name), None),
+            lambda: next(
+                (
+                    p
+                    for p in self._processes(training, pod)
+                    if word in p.name and not stands_by(self.cluster, p)
+                ),
+                None,
+            ),
             20,
             f"a process {word} in pod {pod}",
         )
@@ -195,6 +202,11 @@ class Faults:
 
         self.undo.callback(once)
         return once
+
+
+def stands_by(cluster: Cluster, one: Process) -> bool:
+    """Whether it is no rank yet: a standby asks to be the first that the kernel kills for memory."""
+    return cluster.proc(one, "oom_score_adj").strip() in {"1000", ""}
 
 
 def now() -> float:

@@ -18,6 +18,7 @@ from tests.cluster.jobs import is_true
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(600)]
 slow = pytest.mark.slow
+"""Not in `make test`, where a few rows must do."""
 
 
 class Supply:
@@ -85,6 +86,7 @@ def test_a_failure_of_the_program_is_a_restart_in_place_and_names_its_rank(
             assert failure["location"].startswith("program.py:") or "/program.py:" in failure["location"]
 
 
+@slow
 def test_a_killed_worker_is_a_restart_in_place(training: Training, faults: Faults, table: Table) -> None:
     with table.row("worker of rank 1: SIGKILL") as row:
         incident = Incident.before(training, row)
@@ -110,6 +112,7 @@ def test_a_program_that_uses_up_its_memory_is_said_to(training: Training, table:
 # ---- a pod goes
 
 
+@slow
 def test_a_deleted_pod_is_replaced_while_the_other_stays(
     training: Training, faults: Faults, table: Table
 ) -> None:
@@ -230,6 +233,7 @@ def test_a_worker_that_stands_still_for_a_moment_is_no_incident(
 # ---- the cluster around it
 
 
+@slow
 def test_a_killed_operator_is_not_noticed(training: Training, faults: Faults, table: Table) -> None:
     with table.row("operator: SIGKILL") as row:
         incident = Incident.before(training, row)

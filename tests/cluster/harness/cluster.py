@@ -276,6 +276,10 @@ class Cluster:
         """Send a signal (SIGKILL) to a process of a pod, from outside of it."""
         self.provider.signal(one, signal)
 
+    def proc(self, one: Process, name: str) -> str:
+        """A file of the folder in /proc of a process of a pod; empty if the process is gone."""
+        return self.provider.proc(one, name)
+
     def add_fake_node(self, name: str, capacity: Mapping[str, str] | None = None) -> None:
         """A node that KWOK plays: Ready, runs any pod that tolerates `kwok.x-k8s.io/node`; 8 GPUs unless told."""
         room = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "8", **(capacity or {})}

@@ -107,6 +107,9 @@ class Context:
     def signal(self, one: process.Process, number: int) -> None:
         self._refuse("kill a process in a pod")
 
+    def proc(self, one: process.Process, name: str) -> str:
+        self._refuse("look at a process in a pod")
+
     def stop_api_server(self) -> None:
         self._refuse("stop the API server")
 

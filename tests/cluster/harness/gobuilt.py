@@ -181,6 +181,13 @@ class GoBuilt:
         """Send a signal to a process of a pod."""
         one.signal(number)
 
+    def proc(self, one: Process, name: str) -> str:
+        """A file of the process's folder in /proc."""
+        try:
+            return Path(f"/proc/{one.pid}/{name}").read_text() if one.alive else ""
+        except OSError:
+            return ""
+
     def stop_api_server(self) -> None:
         """End the API server, as an outage does."""
         if one := self._control().api_server():

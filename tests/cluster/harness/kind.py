@@ -150,6 +150,10 @@ class Kind:
     def signal(self, one: Process, number: int) -> None:
         self._exec(one.name.partition(":")[0], "kill", f"-{signals.Signals(number).value}", str(one.pid))
 
+    def proc(self, one: Process, name: str) -> str:
+        node = one.name.partition(":")[0]
+        return run(self.engine, "exec", node, "cat", f"/proc/{one.pid}/{name}", check=False)
+
     def stop_api_server(self) -> None:
         manifests = "/etc/kubernetes"
         self._exec(

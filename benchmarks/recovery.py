@@ -158,8 +158,21 @@ class Run:
             and "deletionTimestamp" not in pod["metadata"]
         )
 
+    def standbys_wait(self) -> bool:
+        """Whether every pod has a standby that is ready."""
+        pods = self.cluster.get("pods", namespace=self.namespace, selector=self.side.selector(self.name))[
+            "items"
+        ]
+        live = [p["metadata"]["name"] for p in pods if p["status"]["phase"] == "Running"]
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{{}}:9464/proxy/metrics"
+        texts = [self.cluster.kubectl("get", "--raw", path.format(pod), check=False) for pod in live]
+        ready = r"^ddpjob_trainer_standby_ready\S* 1(\.0)?$"
+        return len(live) == NODES and all(re.search(ready, text, re.MULTILINE) for text in texts)
+
     def fault(self, what: str, limit: float) -> Recovery:
         """One fault, and the time to the next step on all ranks."""
+        if self.side.warm:
+            eventually(self.standbys_wait, 120, "the standby of every rank is ready", every=1)
         name = self.pod()["metadata"]["name"]
         if what == "process":
             worker = [

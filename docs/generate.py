@@ -111,8 +111,20 @@ CHECKPOINT_TEXT = """\
 Without this section nothing is saved, and a restart begins anew. `everySteps`, `everySeconds` and `keep` are for our own
 loop; a script saves by itself, into `DDPJOB_CHECKPOINT_DIR`.
 
-In a cluster, name a claim: a node's own copy survives a restart of the ranks, but not its pod. Where a pod is replaced,
-or the job is suspended, a job without a claim begins anew. `ddpjob run` keeps all copies in its directory.
+Without a claim each node keeps a copy of its own in its pod. Before a generation begins, the newest step that any node
+has is compared with its hashes and sent to the nodes that lack it or whose copy is damaged: the loss of all pods but
+one costs no step. When all are gone at once (a suspension, a job of one node) the training begins anew, so name a claim
+where that matters. `ddpjob run` keeps all copies in its directory.
+
+What a script writes into `DDPJOB_CHECKPOINT_DIR` without a claim is treated the same way, file by file: before a
+generation begins every node gets what is newer elsewhere, so the folder is as if it were shared. While the script runs,
+the next node keeps a copy of what has not changed for some seconds, in `.ddpjob-kept` of its own folder. A file that a
+script deletes on one node may come back from another; links are not sent.
+
+`inMemoryEverySteps` is for a task whose checkpoints take long: in between, the state is copied into memory, and a
+restart of the ranks, or of another pod, goes on from there. Two copies (model, optimizer: about the size of a
+checkpoint each) count against the memory limit of the pod; a copy is written only if as much again stays free, and that
+one was left out is said once. The newest of both kinds is resumed from.
 """
 
 REST_TEXT = """\

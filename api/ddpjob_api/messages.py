@@ -5,7 +5,8 @@ obeys only what these types can say). The version is `PROTOCOL`; an end that mee
 the operator to replace it (a running job never mixes versions, DESIGN: runtime is pinned).
 
 A connection: the coordinator sends Challenge, the launcher Hello with its proof, the coordinator Welcome with its own
-(or Reject). Then Beat and the launcher's reports go up, Start / Stop / Pause / StopAt / Finish come down. Each end
+(or Reject). Then Beat and the launcher's reports go up, Prepare / Start / Stop / Pause / StopAt / Finish come down.
+Files never pass here, but from launcher to launcher (`Prepare` says from whom). Each end
 drops a connection that was silent for `SILENCE_SECONDS`.
 """
 
@@ -59,6 +60,10 @@ class Hello:
     """The first own failure here in `generation` that no coordinator has counted yet (`Beat.judged`)."""
     checkpoints: tuple[int, ...] = limited((), max_items=1024)
     """Steps of the complete checkpoints it can read, newest last."""
+    tree: str = limited("", max_length=64)
+    """Digest of what a script keeps in the checkpoint folder; empty where there is nothing."""
+    giver_port: int = 0
+    """Where the other launchers may fetch its checkpoints, at `address`; 0: nowhere."""
     done: bool = False
     """All its workers of `generation` ended with 0 (a coordinator lost after that must not run them again)."""
     leaving: bool = False
@@ -110,6 +115,41 @@ class Stopped:
     generation: int
     exits: tuple[WorkerExit, ...] = limited((), max_items=256)
     checkpoints: tuple[int, ...] = limited((), max_items=1024)
+    tree: str = limited("", max_length=64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """Launcher, every second of a Prepare: how far it is."""
+
+    attempt: int
+    source: int | None = None
+    """The node it fetches from; None while it compares what it has."""
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unable:
+    """Why one source could not give."""
+
+    node: int
+    why: str = limited("", max_length=256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Launcher: how a Prepare ended; it has what it was asked for if nothing else is said."""
+
+    attempt: int
+    damaged: str = limited("", max_length=512)
+    """What it had is not what was written, and has been set aside."""
+    unable: tuple[Unable, ...] = limited((), max_items=16)
+    """None of the sources could give it."""
+    refused: str = limited("", max_length=512)
+    """It cannot be taken here, whoever gives."""
+    checkpoints: tuple[int, ...] = limited((), max_items=1024)
+    tree: str = limited("", max_length=64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +177,26 @@ class Paused:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Source:
+    """A launcher that gives its checkpoints."""
+
+    node: int
+    host: str = limited(max_length=253)
+    port: int = limited(minimum=1, maximum=65535)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare:
+    """Coordinator, before a Start: have this step, intact (a script: what the sources have), and say so."""
+
+    term: int
+    attempt: int
+    step: int | None = None
+    sources: tuple[Source, ...] = limited((), max_items=16)
+    """From whom to take a step that is not here, one after the other; a script's folder: all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Start:
     """Coordinator: begin this generation."""
 
@@ -147,6 +207,8 @@ class Start:
     restarts: int
     disruptions: int
     resume_step: int | None = None
+    neighbour: Source | None = None
+    """Of whose checkpoint folder this launcher keeps a copy meanwhile, where a script writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,14 +252,14 @@ class Finish:
 
 Message = (
     Challenge | Hello | Welcome | Reject | Beat | Failed | Stopped | Done | Leave | Paused
-    | Start | Stop | Pause | StopAt | Finish
+    | Preparing | Prepared | Prepare | Start | Stop | Pause | StopAt | Finish
 )  # fmt: skip
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Challenge, Hello, Welcome, Reject, Beat, Failed, Stopped, Done, Leave, Paused,
-        Start, Stop, Pause, StopAt, Finish,
+        Preparing, Prepared, Prepare, Start, Stop, Pause, StopAt, Finish,
     )
 }  # fmt: skip
 

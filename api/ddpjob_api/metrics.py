@@ -74,6 +74,12 @@ CHECKPOINT_FAILURES = counter(
 CHECKPOINT_STEP = gauge("checkpoint_step", "Step of the newest complete checkpoint.")
 CHECKPOINT_TIMESTAMP = gauge("checkpoint_timestamp_seconds", "Unix time of the newest complete checkpoint.")
 CHECKPOINT_BYTES = gauge("checkpoint_bytes", "Size of the newest checkpoint.")
+CHECKPOINT_FETCHED_BYTES = counter(
+    "checkpoint_fetched_bytes", "Bytes of checkpoints that this pod took from other pods.", ()
+)
+CHECKPOINT_FETCH_SECONDS = counter(
+    "checkpoint_fetch_seconds", "Time in which this pod took checkpoints from other pods.", ()
+)
 OVERRIDES = gauge("overrides", "Settings where the script asked for another value than the resource.")
 WARNINGS = gauge("config_warnings", "Settings that work but cost something; see the log.")
 RESTARTS = counter("restarts", "Restarts of the job as this pod knows them.", ())

@@ -166,6 +166,8 @@ class JobReport:
     outcome: Outcome | None = None
     ranks: int = 0
     """World size."""
+    restoring: str = limited("", max_length=512)
+    """What is fetched or compared before the next generation begins, or why it cannot be."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,11 +220,22 @@ RULES = (
         at_run_time=True,
     ),
     Rule(
+        id="copies-of-a-script",
+        verdict=Verdict.WARN,
+        path=("spec", "checkpoint", "inMemoryEverySteps"),
+        sentence="inMemoryEverySteps is for tasks, and no copies are made: what a script saves is its own affair",
+        applies=lambda f: (
+            f.spec.task is None
+            and f.spec.checkpoint is not None
+            and f.spec.checkpoint.in_memory_every_steps is not None
+        ),
+    ),
+    Rule(
         id="claim-read-write-once",
         verdict=Verdict.REFUSE,
         path=("spec", "checkpoint", "persistentVolumeClaim"),
         sentence="the claim is not ReadWriteMany, so only one node can write to it, and the job has more; use a "
-        "ReadWriteMany claim, or leave it out: each node then keeps a copy of its own, which goes with its pod",
+        "ReadWriteMany claim, or leave it out: each node then keeps a copy of its own and gets a lost one from another",
         applies=lambda f: bool(f.claim_read_write_once) and f.plan.nodes > 1,
         at_run_time=True,
     ),
@@ -232,8 +243,9 @@ RULES = (
         id="checkpoint-on-nodes",
         verdict=Verdict.WARN,
         path=("spec", "checkpoint"),
-        sentence="without persistentVolumeClaim each node keeps a copy of its own, which goes with its pod: after a "
-        "replaced pod or a suspension the training starts anew; name a ReadWriteMany claim",
+        sentence="without persistentVolumeClaim each node keeps a copy of its own: a replaced pod gets it from another "
+        "node, but when all pods are gone, as after a suspension or in a job of one node, the training starts anew; "
+        "name a ReadWriteMany claim",
         applies=lambda f: (
             bool(f.in_cluster)
             and f.spec.checkpoint is not None

@@ -169,13 +169,16 @@ class Checkpoint:
     """Where and how often the state is saved (`spec.checkpoint`)."""
 
     persistent_volume_claim: str | None = limited(None, min_length=1, max_length=253)
-    """A ReadWriteMany claim; without it each node keeps a copy of its own, which goes with its pod."""
+    """A ReadWriteMany claim; without it each node keeps a copy of its own, and a replaced pod gets it from another."""
 
     every_steps: int | None = limited(None, minimum=1, maximum=1_000_000_000)
     every: timedelta | None = limited(None, name="everySeconds", minimum=1, maximum=31_536_000)
     """Save at the first step after this long; with `everySteps`, whichever comes first. Neither: at stop and end."""
 
     keep: int = limited(3, minimum=1, maximum=1000)
+
+    in_memory_every_steps: int | None = limited(None, minimum=1, maximum=1_000_000_000)
+    """A task copies its state this often into memory of its node, where the loss of a worker does not reach it."""
 
 
 @dataclass(frozen=True, kw_only=True)

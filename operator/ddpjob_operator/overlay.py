@@ -28,7 +28,7 @@ NOT_IN_SPEC = {
     "activeDeadlineSeconds": "it would end one pod only; set spec.activeDeadlineSeconds of the DDPJob",
 }
 NOT_IN_TRAINER = ("command", "args")
-OUR_VOLUMES = frozenset({"tmp", "shm", "run", "token", "checkpoints", "workspace"})
+OUR_VOLUMES = frozenset({"tmp", "shm", "run", "memory", "token", "checkpoints", "workspace"})
 
 
 def laid_over(pod: Body, template: Json) -> Body:

@@ -19,6 +19,7 @@ from ddpjob_api.names import (
     LABEL_INCARNATION,
     LABEL_INDEX,
     LABEL_JOB,
+    MEMORY_FOLDER,
     RUN_PATH,
     TERMINATION_LOG,
     TOKEN_PATH,
@@ -202,6 +203,8 @@ def mounts(spec: Spec) -> list[Body]:
         {"name": "token", "mountPath": TOKEN_PATH.rsplit("/", 1)[0], "readOnly": True},
         {"name": "checkpoints", "mountPath": CHECKPOINT_PATH},
     ]
+    if keeps_copies(spec):
+        found.append({"name": "memory", "mountPath": f"{RUN_PATH}/{MEMORY_FOLDER}"})
     if spec.workspace:
         found.append({"name": "workspace", "mountPath": WORKSPACE_PATH, "readOnly": True})
     return found
@@ -219,12 +222,20 @@ def volumes(job: str, spec: Spec) -> list[Body]:
             **({"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}),
         },
     ]
+    if keeps_copies(spec):
+        # Without a size of its own it is as large as the pod's memory limit; what is written is counted before.
+        found.append({"name": "memory", "emptyDir": {"medium": "Memory"}})
     if spec.workspace and spec.workspace.config_map:
         found.append({"name": "workspace", "configMap": {"name": spec.workspace.config_map}})
     elif spec.workspace:
         source = {"claimName": spec.workspace.persistent_volume_claim, "readOnly": True}
         found.append({"name": "workspace", "persistentVolumeClaim": source})
     return found
+
+
+def keeps_copies(spec: Spec) -> bool:
+    """Whether checkpoints are copied into memory."""
+    return spec.task is not None and bool(spec.checkpoint and spec.checkpoint.in_memory_every_steps)
 
 
 def affinity_of(job: str, placement: Placement) -> Body:

@@ -243,7 +243,7 @@ def news(report: JobReport) -> tuple[object, ...]:
     return (
         report.term, report.generation, report.state, report.restarts, report.disruptions, report.last_failure,
         report.outcome, report.nodes_joined, report.missing_nodes, report.progress.step > 0, report.progress.total_steps,
-        report.progress.checkpoint_step is not None,
+        report.progress.checkpoint_step is not None, report.restoring.partition(":")[0],
     )  # fmt: skip
 
 

@@ -339,6 +339,8 @@ def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodVie
     if report is not None and report.missing_nodes:
         shown = ", ".join(str(index) for index in report.missing_nodes[:8])
         return f"the launchers of {shown} have not joined ({report.nodes_joined} of {report.nodes_expected} have)"
+    if report is not None and report.restoring:
+        return report.restoring
     if len(now_there) < spec.nodes:
         return f"{len(now_there)} of {spec.nodes} pods are there"
     return "the ranks are joining"

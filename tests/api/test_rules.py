@@ -62,6 +62,7 @@ CASES: list[tuple[str, Facts]] = [
     ("claim-read-write-once", facts({**SCRIPT, "nodes": 2}, claim_read_write_once=True)),
     ("checkpoint-on-nodes", facts({**task(), "checkpoint": {"everySteps": 5}}, in_cluster=True)),
     ("checkpoint-of-a-script", facts({**SCRIPT, "checkpoint": {"everySteps": 5}})),
+    ("copies-of-a-script", facts({**SCRIPT, "checkpoint": {"inMemoryEverySteps": 5}})),
     ("unused-non-reentrant", facts({**task(gradientCheckpointing="NonReentrant"), "ddp": {"findUnusedParameters": True}})),
     ("unused-not-needed", facts(SCRIPT, nothing_unused=True)),
     ("buffers-and-checkpointing", facts({**task(gradientCheckpointing="NonReentrant"), "ddp": {"broadcastBuffers": True}})),

@@ -175,8 +175,12 @@ def plain_name(name: str) -> str:
     return name
 
 
-def open_step(directory: Path, step: int) -> tuple[Path, Manifest]:
-    """The checkpoint of `step`, every file compared with its hash.
+def open_step(
+    directory: Path, step: int, *, hashes: bool = True, on_bytes: Callable[[int], None] | None = None
+) -> tuple[Path, Manifest]:
+    """The checkpoint of `step`, every file compared with its hash (without `hashes`: with its size).
+
+    `on_bytes` is told of every chunk that was read; what it raises ends the reading.
 
     Raises:
         CheckpointDamaged: it is not whole; it has been renamed to `step-….damaged`.
@@ -185,7 +189,9 @@ def open_step(directory: Path, step: int) -> tuple[Path, Manifest]:
     try:
         manifest = read_manifest(path)
         problems = [
-            problem for name, file in manifest.files.items() if (problem := compare(path / name, file))
+            problem
+            for name, file in manifest.files.items()
+            if (problem := compare(path / name, file, hashes=hashes, on_bytes=on_bytes))
         ]
         if manifest.position.step != step:
             problems.append(f"{MANIFEST} is of step {manifest.position.step}")
@@ -196,20 +202,25 @@ def open_step(directory: Path, step: int) -> tuple[Path, Manifest]:
             return path, manifest
     aside = set_aside(path)
     raise CheckpointDamaged(
-        f"checkpoint {path} is damaged ({'; '.join(problems)}); it is now {aside.name} and will not be used, the "
-        f"training goes on from the one before it"
+        f"checkpoint {path} is damaged ({'; '.join(problems)}); it is now {aside.name} and will not be used"
     )
 
 
-def compare(path: Path, file: File) -> str | None:
+def compare(
+    path: Path, file: File, *, hashes: bool = True, on_bytes: Callable[[int], None] | None = None
+) -> str | None:
     """What is wrong with a file, or None."""
     size = path.stat().st_size
     if size != file.size_bytes:
         return f"{path.name} has {size} bytes instead of {file.size_bytes}"
+    if not hashes:
+        return None
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(READ_BYTES):
             digest.update(chunk)
+            if on_bytes is not None:
+                on_bytes(len(chunk))
     return (
         None
         if digest.hexdigest() == file.sha256

@@ -50,7 +50,7 @@ class Beginning:
 
     sentence: str | None
     step: int | None = None
-    """The newest checkpoint that every node has, in task mode."""
+    """The newest checkpoint that any node has, in task mode."""
 
 
 class JobDirectory:
@@ -157,7 +157,7 @@ class JobDirectory:
             return Beginning(sentence=f"resuming from step {step}; --fresh starts over", step=step)
         if self.job.spec.task is not None:
             return Beginning(
-                sentence="no checkpoint of the earlier run is complete on every node; the training begins anew"
+                sentence="no checkpoint of the earlier run is complete; the training begins anew"
             )
         return Beginning(
             sentence=f"the earlier run did not finish; the program finds what it saved in {shown(kept[0])}; "
@@ -245,16 +245,16 @@ class JobDirectory:
         return [folder for folder in folders if folder.is_dir() and any(visible(folder))]
 
     def newest_step(self) -> int | None:
-        """The newest step whose checkpoint every node has."""
-        common: set[int] | None = None
-        for node in range(self.nodes):
-            folder = self.checkpoints(node)
-            found = sorted(folder.iterdir()) if folder.is_dir() else []
-            steps = {
-                int(match[1]) for entry in found if (match := STEP.match(entry.name)) and is_complete(entry)
-            }
-            common = steps if common is None else common & steps
-        return max(common, default=None) if common else None
+        """The newest step whose checkpoint any node has; the others get it from that one."""
+        folders = {self.checkpoints(node) for node in range(self.nodes)}
+        found = {
+            int(match[1])
+            for folder in folders
+            if folder.is_dir()
+            for entry in folder.iterdir()
+            if (match := STEP.match(entry.name)) and is_complete(entry)
+        }
+        return max(found, default=None)
 
     def _newest_writer(self) -> int:
         """The run of the highest term that stands in the shared directory; -1 where none does."""

@@ -170,6 +170,8 @@ class View:
         parts = [part for part in (steps, *words.rates(report)) if part]
         if report.missing_nodes:
             parts = [f"waiting for {words.missing(report)}"]
+        elif report.restoring:
+            parts = [report.restoring]
         if report.restarts:
             parts.append(f"restarts {report.restarts}")
         self.bar.update(

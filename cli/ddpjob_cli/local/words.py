@@ -144,6 +144,8 @@ def progress(report: JobReport) -> str:
     """`step 40/180 (22 %), loss 0.412, 1234 samples/s, ETA 12 s`."""
     now = report.progress
     parts = []
+    if report.restoring:
+        return report.restoring
     if not now.step:
         return f"waiting for {missing(report)}" if report.missing_nodes else ""
     if now.total_steps:

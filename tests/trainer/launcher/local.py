@@ -20,7 +20,7 @@ from ddpjob_api.messages import status_key
 from ddpjob_api.names import LauncherEnv
 from ddpjob_api.report import JobReport, TerminationMessage
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 TOKEN = b"the token of this job"
 
 

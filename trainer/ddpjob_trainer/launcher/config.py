@@ -11,11 +11,22 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpjob_api.codec import Invalid, parse_spec
-from ddpjob_api.names import CHECKPOINT_PATH, RUN_PATH, TERMINATION_LOG, TOKEN_PATH, LauncherEnv
+from ddpjob_api.names import (
+    CHECKPOINT_PATH,
+    MEMORY_FOLDER,
+    RUN_PATH,
+    TERMINATION_LOG,
+    TOKEN_PATH,
+    LauncherEnv,
+)
 from ddpjob_api.plan import Plan, plan
 from ddpjob_api.spec import Spec
+
+if TYPE_CHECKING:
+    from ddpjob_trainer.launcher.peers.shelf import Shelf
 
 
 class Unusable(ValueError):
@@ -52,6 +63,26 @@ class Config:
     """Empty outside of a cluster."""
     host_node: str
     python: str
+
+    @property
+    def shelf(self) -> "Shelf":
+        """The folders of its checkpoints."""
+        from ddpjob_trainer.launcher.peers.shelf import Shelf
+
+        checkpoint, task = self.spec.checkpoint, self.spec.task is not None
+        return Shelf(
+            folder=self.checkpoint_dir,
+            memory=self.memory_dir,
+            shared=checkpoint is not None and checkpoint.persistent_volume_claim is not None,
+            by_step=task,
+        )
+
+    @property
+    def memory_dir(self) -> Path | None:
+        """Where a task keeps copies in memory, if it does."""
+        checkpoint = self.spec.checkpoint
+        keeps = self.spec.task is not None and checkpoint is not None and checkpoint.in_memory_every_steps
+        return self.run_dir / MEMORY_FOLDER if keeps else None
 
     @property
     def leads(self) -> bool:

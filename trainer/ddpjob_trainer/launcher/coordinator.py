@@ -11,9 +11,20 @@ FINISHED. One incident is one pass through STOPPING, so it is counted once.
 """
 
 from ddpjob_api.exits import Exit
-from ddpjob_api.messages import Beat, Done, Failed, Hello, Leave, Message, Paused, Stopped
+from ddpjob_api.messages import (
+    Beat,
+    Done,
+    Failed,
+    Hello,
+    Leave,
+    Message,
+    Paused,
+    Prepared,
+    Preparing,
+    Stopped,
+)
 from ddpjob_api.report import Outcome, RunState
-from ddpjob_trainer.launcher import joining, starting, stopping
+from ddpjob_trainer.launcher import joining, restoring, starting, stopping
 from ddpjob_trainer.launcher.actions import Action, Admit, Refuse, Send
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
@@ -74,6 +85,10 @@ class Coordinator(Job):
                 stopping.stopped(self, member, message)
             case Done():
                 stopping.done(self, member, message)
+            case Preparing():
+                restoring.heard(self, now, member, message)
+            case Prepared():
+                restoring.answered(self, member, message)
             case Paused():
                 stopping.paused(self, member, message)
             case Leave():

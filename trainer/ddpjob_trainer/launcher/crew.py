@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.messages import Start
@@ -87,10 +88,10 @@ class Crew:
         self._keep = keep
         self.workers: list[Worker] = []
 
-    def begin(self, environ: Mapping[str, str]) -> None:
+    def begin(self, environ: Mapping[str, str], resume_dir: Path | None = None) -> None:
         """Start every worker, in its standby where there is one; one that cannot be started has ended at once."""
         loop = asyncio.get_running_loop()
-        self._environ = dict(environ)
+        self._environ, self._resume_dir = dict(environ), resume_dir
         for local_rank, rank in enumerate(self._config.ranks):
             files = Files.of(self._config.run_dir, self.generation, rank)
             for path in (files.page, files.error, files.stacks):
@@ -114,7 +115,14 @@ class Crew:
     def command_and_environment(self, local_rank: int) -> tuple[list[str], dict[str, str]]:
         """What a worker of this generation runs, and with what."""
         files = Files.of(self._config.run_dir, self.generation, self._config.ranks[local_rank])
-        env = worker_env(self._config, self._start, local_rank=local_rank, files=files, base=self._environ)
+        env = worker_env(
+            self._config,
+            self._start,
+            local_rank=local_rank,
+            files=files,
+            base=self._environ,
+            resume_dir=self._resume_dir,
+        )
         return command_line(self._config, self._start), env
 
     def _spawn(

@@ -42,9 +42,15 @@ def term_file(run_dir: Path) -> Path:
 
 
 def worker_env(
-    config: Config, start: Start, *, local_rank: int, files: Files, base: Mapping[str, str]
+    config: Config,
+    start: Start,
+    *,
+    local_rank: int,
+    files: Files,
+    base: Mapping[str, str],
+    resume_dir: Path | None = None,
 ) -> dict[str, str]:
-    """The whole environment of one worker; `base` is the launcher's own."""
+    """The whole environment of one worker; `base` is the launcher's own, `resume_dir` has the step to go on from."""
     ours = {name.value for name in LauncherEnv} | {name.value for name in WorkerEnv}
     env = {name: value for name, value in base.items() if name not in ours}
     env |= torchrun_env(config, start, local_rank=local_rank, error=files.error)
@@ -66,6 +72,10 @@ def worker_env(
         env[WorkerEnv.CHECKPOINT_DIR.value] = str(config.checkpoint_dir)
     if start.resume_step is not None:
         env[WorkerEnv.RESUME_STEP.value] = str(start.resume_step)
+    if resume_dir is not None:
+        env[WorkerEnv.RESUME_DIR.value] = str(resume_dir)
+    if config.memory_dir is not None:
+        env[WorkerEnv.MEMORY_DIR.value] = str(config.memory_dir)
     # A pipe makes Python buffer whole blocks; a log that lags behind is no help.
     env.setdefault("PYTHONUNBUFFERED", "1")
     if config.spec.command is not None:

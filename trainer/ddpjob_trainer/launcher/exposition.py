@@ -66,6 +66,8 @@ class Job:
     restarts: int
     disruptions: int
     generation: int
+    fetched_bytes: int
+    fetch_seconds: float
     backend: str
     world_size: int
 
@@ -125,6 +127,8 @@ class Totals:
             family(metrics.RESTARTS, [({}, float(job.restarts))]),
             family(metrics.DISRUPTIONS, [({}, float(job.disruptions))]),
             family(metrics.GENERATION, [({}, float(job.generation))]),
+            family(metrics.CHECKPOINT_FETCHED_BYTES, [({}, float(job.fetched_bytes))]),
+            family(metrics.CHECKPOINT_FETCH_SECONDS, [({}, job.fetch_seconds)]),
         ]
         return "".join(families)
 

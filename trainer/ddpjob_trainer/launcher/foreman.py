@@ -18,6 +18,7 @@ from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Sink
+from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
 from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
@@ -34,6 +35,7 @@ class Foreman:
         view: View,
         *,
         sink: Sink,
+        preparation: Preparation,
         send: Callable[[Message], None],
         keep: Callable[[Coroutine[None, None, None]], object],
         on_unkillable: Callable[[str], None],
@@ -45,6 +47,7 @@ class Foreman:
         self._memory = memory
         self._view = view
         self._sink = sink
+        self._preparation = preparation
         self._send = send
         self._keep = keep
         self._on_unkillable = on_unkillable
@@ -79,7 +82,8 @@ class Foreman:
             on_exit=self._worker_ended,
             keep=self._keep,
         )
-        self.crew.begin(os.environ)
+        self.crew.begin(os.environ, self._preparation.begin(message))
+        self._preparation.keep_for(message.neighbour)
 
     def pause(self, message: Pause) -> None:
         """Hold the ranks at their next boundary, and say which they have reached."""
@@ -104,7 +108,8 @@ class Foreman:
         """End a generation at once."""
         crew = self.crew
         if crew is None or crew.generation != message.generation:
-            self._send(Stopped(generation=message.generation, checkpoints=self._memory.checkpoints()))
+            steps, tree = self._memory.stock()
+            self._send(Stopped(generation=message.generation, checkpoints=steps, tree=tree))
         elif not crew.stopping and not crew.ended.is_set():
             self._keep(self.end(stacks=self._stop_by is None))
         elif not crew.stopping:
@@ -178,10 +183,12 @@ class Foreman:
     def _report_stopped(self, crew: Crew) -> None:
         """No worker lives any more; those that ended as they were asked to are no news."""
         exits = tuple(item for item in crew.exits if crew.failed(item))
-        self._send(Stopped(generation=crew.generation, exits=exits, checkpoints=self._memory.checkpoints()))
+        steps, tree = self._memory.stock()
+        self._send(Stopped(generation=crew.generation, exits=exits, checkpoints=steps, tree=tree))
 
     async def _put_away(self, crew: Crew) -> None:
         """Keep what the pages of an ended crew say, and leave nothing of it behind."""
+        self._preparation.cancel()
         await crew.close()
         if self.crew is not crew:
             return

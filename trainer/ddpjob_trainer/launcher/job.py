@@ -15,6 +15,7 @@ from ddpjob_trainer.launcher.actions import Action, Say, Send
 from ddpjob_trainer.launcher.halt import Halt
 from ddpjob_trainer.launcher.ledger import Ledger
 from ddpjob_trainer.launcher.members import Member, Members
+from ddpjob_trainer.launcher.peers.restoration import Restoring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Settings:
     """A free rendezvous port for a generation; None where the whole window is taken."""
     wall: Callable[[], str]
     """RFC 3339, UTC."""
+    saves: bool = False
+    """Whether the training leaves steps to go on from; a script's files are its own affair."""
 
 
 @dataclass(kw_only=True)
@@ -54,6 +57,10 @@ class Job:
     job_stop: bool = False
     """The whole job was asked to stop."""
     resume_step: int | None = None
+    restoring: Restoring | None = None
+    """What the nodes are asked to have before the next generation; None: not asked yet."""
+    attempts: int = 0
+    """Number of the newest Prepare."""
     began: float = 0.0
     reached: int = 0
     """Highest optimizer step seen in this generation."""
@@ -138,6 +145,7 @@ class Job:
             failures=tuple(self.ledger.failures),
             outcome=self.final.outcome if self.final else None,
             ranks=self.settings.nodes * self.settings.processes_per_node,
+            restoring=self.restoring.sentence[:512] if self.restoring and self.final is None else "",
         )
 
     def say(self, text: str) -> None:

@@ -43,10 +43,12 @@ def enter(job: Job, now: float, link: int, hello: Hello) -> None:
         running=hello.generation if hello.running else 0,
         done=max(hello.generation if hello.done else 0, known.done if known is not None else 0),
         checkpoints=hello.checkpoints,
+        tree=hello.tree,
         leaving=hello.leaving or (again and known is not None and known.leaving),
         parked=known.parked if again and known is not None else None,
     )
     job.members.by_node[hello.node] = member
+    job.restoring = None  # what was asked of its predecessor is asked anew
     job.newest = max(job.newest, hello.generation)
     job.ledger.learn(hello)
     job.say(f"{who(hello)} {'is back' if again else 'joined'}")

@@ -25,6 +25,7 @@ def coordinator(config: Config) -> Coordinator:
         master_address=config.advertise_host,
         port=lambda generation: free_port(config.bind_host, config.spec.ports.rendezvous, generation),
         wall=wall,
+        saves=config.spec.task is not None and config.checkpoint_dir is not None,
     )
     ledger = Ledger(
         max_restarts=recovery.max_restarts,

@@ -22,6 +22,7 @@ class Member:
     done: int = 0
     """The generation all of whose workers ended with 0."""
     checkpoints: tuple[int, ...] = ()
+    tree: str = ""
     away_since: float | None = None
     """When its connection ended."""
     lost: bool = False
@@ -88,10 +89,3 @@ class Members:
     def done_with(self, generation: int) -> tuple[int, ...]:
         """Nodes whose workers of a generation all ended with 0."""
         return tuple(member.node for member in self if member.done == generation > 0)
-
-    @property
-    def common_checkpoint(self) -> int | None:
-        """The newest step that every node has."""
-        steps = [set(member.checkpoints) for member in self]
-        shared = set[int].intersection(*steps) if steps else set()
-        return max(shared, default=None)

@@ -27,6 +27,10 @@ class Memory:
         """All workers of `generation` ended with 0."""
         self.last_failure: Failure | None = None
         self.leaving = False
+        self.giver_port = 0
+        """Where this launcher gives its checkpoints; 0: nowhere."""
+        self.fetched_bytes = 0
+        self.fetch_seconds = 0.0
 
     def raise_term(self, term: int) -> None:
         """Obey this term from now on, and let checkpoint writers here know."""
@@ -54,6 +58,7 @@ class Memory:
 
     def hello(self, nonce: str, proof: str, *, running: bool) -> Hello:
         config = self.config
+        steps, tree = self.stock()
         return Hello(
             protocol=PROTOCOL,
             nonce=nonce,
@@ -70,18 +75,21 @@ class Memory:
             restarts=self.restarts,
             disruptions=self.disruptions,
             last_failure=self.last_failure,
-            checkpoints=self.checkpoints(),
+            checkpoints=steps,
+            tree=tree,
+            giver_port=self.giver_port,
             done=self.done,
             leaving=self.leaving,
         )
 
-    def checkpoints(self) -> tuple[int, ...]:
-        """Steps of the complete checkpoints here."""
+    def stock(self) -> tuple[tuple[int, ...], str]:
+        """Steps of the complete checkpoints here, and the digest of what a script keeps."""
         if self.config.checkpoint_dir is None:
-            return ()
-        from ddpjob_trainer.checkpoints import complete_steps
+            return (), ""
+        from ddpjob_trainer.launcher.peers.trees import Tree
 
-        return complete_steps(self.config.checkpoint_dir)[-1024:]
+        shelf = self.config.shelf
+        return shelf.steps()[-1024:], Tree.of(shelf).digest
 
 
 def wall() -> str:

@@ -19,6 +19,7 @@ from ddpjob_api.messages import (
     Hello,
     Message,
     Pause,
+    Prepare,
     Reject,
     Start,
     Stop,
@@ -37,6 +38,7 @@ from ddpjob_trainer.launcher.http import HttpServer, Site
 from ddpjob_trainer.launcher.link import Link
 from ddpjob_trainer.launcher.memory import Memory
 from ddpjob_trainer.launcher.output import Sink
+from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.server import Server
 from ddpjob_trainer.launcher.view import View
 
@@ -66,11 +68,13 @@ class Launcher:
             beat=self.beat,
             say=sink.say,
         )
+        self.preparation = Preparation(config, self.memory, say=sink.say, send=self.link.send, keep=self.keep)
         self.foreman = Foreman(
             config,
             self.memory,
             self.view,
             sink=sink,
+            preparation=self.preparation,
             send=self.link.send,
             keep=self.keep,
             on_unkillable=lambda why: self.departure.end(Outcome.FAILED, Exit.PEER_LOST, why),
@@ -114,6 +118,7 @@ class Launcher:
                 token=self.config.token,
                 missing=lambda: core.members.missing,
             )
+        self.preparation.start()
         self.keep(self.watch())
         self.keep(self.foreman.keep_reserve())
         link = self.keep(self.link.run())
@@ -122,6 +127,7 @@ class Launcher:
         finally:
             link.cancel()
             await asyncio.wait([link])
+            self.preparation.close()
             await self.foreman.reserve.close()
             if self.foreman.crew is not None:
                 await self.foreman.crew.close()
@@ -159,7 +165,7 @@ class Launcher:
 
     def obey(self, message: Message) -> None:
         """Do as told, by the highest (term, generation) only."""
-        if isinstance(message, Welcome | Start | Stop | Pause | StopAt | Finish):
+        if isinstance(message, Welcome | Prepare | Start | Stop | Pause | StopAt | Finish):
             if message.term < self.memory.term:
                 self.sink.say(
                     f"{type(message).__name__} of term {message.term} ignored: term {self.memory.term} is obeyed"
@@ -171,6 +177,8 @@ class Launcher:
                 self.foreman.repeat_failures()
             case Beat():
                 self.memory.counted(message)
+            case Prepare():
+                self.preparation.obey(message)
             case Start():
                 self.foreman.start(message)
             case Pause():
@@ -188,6 +196,7 @@ class Launcher:
                 pass
 
     async def finish(self, message: Finish) -> None:
+        self.preparation.cancel()
         self.memory.restarts, self.memory.disruptions = message.restarts, message.disruptions
         await self.foreman.end()
         self.departure.end(

@@ -4,9 +4,12 @@ Why apart: what may still hold a job back (a missing launcher, the back-off, a t
 Must not: end anything but the job, where nothing is left to be run.
 """
 
+from dataclasses import replace
+
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import Start
 from ddpjob_api.report import Failure, Outcome, RunState
+from ddpjob_trainer.launcher import restoring
 from ddpjob_trainer.launcher.halt import Charge
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.timing import LOST_GRACE_SECONDS, REMIND_SECONDS
@@ -25,6 +28,7 @@ def wait(job: Job, now: float) -> None:
         return
     missing = job.members.missing
     if missing:
+        job.restoring = None
         remind(job, now, missing)
         return
     if any(member.running for member in job.members) or now < job.ledger.not_before:
@@ -38,7 +42,8 @@ def wait(job: Job, now: float) -> None:
     if inherited is not None and job.ledger.spent:
         job.finish(Outcome.FAILED, inherited)
         return
-    begin(job, now)
+    if restoring.is_over(job, now):
+        begin(job, now)
 
 
 def remind(job: Job, now: float, missing: tuple[int, ...]) -> None:
@@ -74,7 +79,8 @@ def begin(job: Job, now: float) -> None:
     job.newest = job.generation = generation
     job.state, job.waiting_since = RunState.RUNNING, None
     job.began, job.reached = now, 0
-    job.resume_step = job.members.common_checkpoint
+    job.resume_step = job.restoring.plan.step if job.restoring is not None else None
+    job.restoring = None
     for member in job.members:
         member.running, member.done = generation, 0
     start = Start(
@@ -89,4 +95,5 @@ def begin(job: Job, now: float) -> None:
     origin = "" if job.resume_step is None else f" from step {job.resume_step}"
     nodes = f"{job.settings.nodes} node{'s' if job.settings.nodes > 1 else ''}"
     job.say(f"generation {generation} starts{origin}: {nodes}, port {port}")
-    job.broadcast(start)
+    for member in job.members:
+        job.send(member, replace(start, neighbour=restoring.neighbour(job, member)))

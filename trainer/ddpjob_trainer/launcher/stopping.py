@@ -35,7 +35,7 @@ def stopped(job: Job, member: Member, message: Stopped) -> None:
     if message.generation != member.running:
         return
     member.running = 0
-    member.checkpoints = message.checkpoints
+    member.checkpoints, member.tree = message.checkpoints, message.tree
     if job.halt is not None and message.generation == job.generation:
         job.reached = max((job.reached, *(item.step for item in message.exits)))
         job.halt.add(message.exits, member.hello, job.settings.wall())

@@ -73,3 +73,9 @@ RATE_WINDOW_SECONDS = 30.0
 
 HTTP_SECONDS = 5.0
 """A client of the launcher's HTTP port is served or dropped within this."""
+
+RESTORE_SILENCE_SECONDS = 90.0
+"""A launcher that fetches or compares a checkpoint and does not get further for this long is taken for unable; longer
+than the patience of its sockets (`peers/taker.py`), so that it can try the next source before."""
+RESTORE_AGAIN_SECONDS = 10.0
+"""Between two attempts to bring every node a checkpoint that some node has and not every node can take."""

@@ -60,6 +60,8 @@ class View:
             restarts=self._memory.restarts,
             disruptions=self._memory.disruptions,
             generation=self._memory.generation,
+            fetched_bytes=self._memory.fetched_bytes,
+            fetch_seconds=self._memory.fetch_seconds,
             backend=self._config.plan.backend.value,
             world_size=self._config.plan.world_size,
         )

@@ -67,3 +67,12 @@ def outcome(finish: Finish, nodes: int) -> str:
         case Outcome.FAILED:
             after = f" after {finish.restarts} restart{'' if finish.restarts == 1 else 's'}"
             return f"failed{after if finish.restarts else ''}: {blame(failure)}"
+
+
+def in_bytes(count: float) -> str:
+    """`2.1 GiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -29,6 +29,7 @@ from ddpjob_trainer.checkpoints import (
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.loop.agreement import from_all, total
 from ddpjob_trainer.loop.board import Board, say
+from ddpjob_trainer.loop.memory import MemoryCopies
 from ddpjob_trainer.loop.told import Told
 
 STATE = "state.pt"
@@ -53,6 +54,8 @@ class Saver:
         self.told, self.parts, self.device, self.board = told, parts, device, board
         self.saved_step: int | None = None
         """The newest step that is known to be complete on every node."""
+        self.copied_step: int | None = None
+        """The newest step of which every node has a copy in memory."""
         self.tried_at = time.monotonic()
         if told.saves:
             for name, part in parts.items():
@@ -60,11 +63,24 @@ class Saver:
                     check_loadable(name, part)
         if told.writes and told.checkpoint_dir is not None:
             remove_leftovers(told.checkpoint_dir)
+        self.memory = MemoryCopies(told) if told.copies else None
 
     def due_after(self, step: int) -> bool:
         """Whether `everySteps` says so."""
         every = self.told.checkpoint.every_steps if self.told.checkpoint else None
         return every is not None and step % every == 0
+
+    def copy_due_after(self, step: int) -> bool:
+        """Whether `inMemoryEverySteps` says so."""
+        every = self.told.checkpoint.in_memory_every_steps if self.told.checkpoint else None
+        return every is not None and self.told.memory_dir is not None and step % every == 0
+
+    def copy(self, position: Position) -> None:
+        """Copy into memory on every node; a node without room for it goes without, and so do all."""
+        state = {name: part.state_dict() for name, part in self.parts.items()}
+        if self.memory is not None:
+            self.memory.write(position, {STATE: lambda stream: write_state(state, stream)}, size_of(state))
+        self.copied_step = position.step
 
     def time_is_up(self) -> bool:
         """Whether `everySeconds` says so, by the clock of this rank; the ranks agree on rank 0's."""
@@ -138,7 +154,10 @@ class Saver:
             raise Refused(
                 f"there is a step {step} to resume from and no checkpoint directory; set spec.checkpoint"
             )
-        path, manifest = open_step(self.told.checkpoint_dir, step)
+        compared = self.told.resume_dir is not None
+        path, manifest = open_step(
+            self.told.resume_dir or self.told.checkpoint_dir, step, hashes=not compared
+        )
         check_same_training(manifest, expected, str(path))
         try:
             state = torch.load(path / STATE, map_location="cpu", weights_only=True)
@@ -157,6 +176,17 @@ class Saver:
                 ) from error
         self.saved_step = step
         return manifest.position
+
+
+def size_of(state: object) -> int:
+    """Bytes of the tensors in it."""
+    if isinstance(state, Tensor):
+        return state.nbytes
+    if isinstance(state, Mapping):
+        return sum(size_of(value) for value in state.values())
+    if isinstance(state, list | tuple):
+        return sum(size_of(value) for value in state)
+    return 0
 
 
 def newest_common_step(told: Told) -> int | None:

@@ -28,7 +28,11 @@ class Told:
     ddp: DDP = field(default_factory=DDP)
     checkpoint: Checkpoint | None = None
     checkpoint_dir: Path | None = None
+    memory_dir: Path | None = None
+    """Where copies go between two checkpoints."""
     resume_step: int | None = None
+    resume_dir: Path | None = None
+    """The folder with that step, compared with its hashes by the launcher; None: `checkpoint_dir`, not compared."""
     fence: Fence = field(default_factory=Fence)
     name: str = "task"
     rank: int = 0
@@ -53,6 +57,11 @@ class Told:
     def writes(self) -> bool:
         """Whether this rank writes the checkpoints: rank 0 of the job, or of its node where each has its own copy."""
         return self.saves and (self.rank if self.shared else self.local_rank) == 0
+
+    @property
+    def copies(self) -> bool:
+        """Whether this rank writes copies in memory: each node has its own."""
+        return self.memory_dir is not None and self.local_rank == 0
 
     @property
     def spec(self) -> Spec:
@@ -97,6 +106,8 @@ def told(environ: Mapping[str, str] = os.environ) -> Told:
         ddp=parsed(DDP, environ, WorkerEnv.SETTINGS) if WorkerEnv.SETTINGS in environ else DDP(),
         checkpoint=checkpoint,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+        memory_dir=path(environ, WorkerEnv.MEMORY_DIR),
+        resume_dir=path(environ, WorkerEnv.RESUME_DIR),
         resume_step=number(environ, WorkerEnv.RESUME_STEP, -1)
         if environ.get(WorkerEnv.RESUME_STEP)
         else None,
@@ -131,6 +142,11 @@ def parsed(kind: type[T], environ: Mapping[str, str], name: str) -> T:
         raise Refused(f"{name}: {invalid}") from None
     except ValueError as error:
         raise Refused(f"{name} is not JSON: {error}") from None
+
+
+def path(environ: Mapping[str, str], name: str) -> Path | None:
+    text = environ.get(name)
+    return Path(text) if text else None
 
 
 def number(environ: Mapping[str, str], name: str, default: int) -> int:

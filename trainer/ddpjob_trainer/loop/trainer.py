@@ -139,6 +139,8 @@ class Trainer:
                 words = self.train_step(window, loaded)
                 if words.save or self.saver.due_after(self.step):
                     self.save()
+                elif self.saver.copy_due_after(self.step):
+                    self.copy()
                 if self.board.stop_here(self.step) or words.stop:
                     self.save()
                     self.board.line(f"stopped on request after step {self.step} of {self.total_steps}")
@@ -309,6 +311,13 @@ class Trainer:
             share_buffers(self.model)
             self.check_replicas()
             self.saver.save(self.position())
+
+    def copy(self) -> None:
+        """Copy this step into memory, where the end of this process does not reach it."""
+        with self.board.phase(Phase.CHECKPOINT):
+            share_buffers(self.model)
+            self.check_replicas()
+            self.saver.copy(self.position())
 
     def position(self) -> Position:
         return Position(

@@ -1,0 +1,55 @@
+"""Copies in memory between two checkpoints: two of them, where there is room, and resumed from."""
+
+from pathlib import Path
+
+import pytest
+from tests.trainer.loop.test_checkpoints import position
+
+from ddpjob_api.spec import Checkpoint, Task
+from ddpjob_trainer.checkpoints import complete_steps
+from ddpjob_trainer.loop import memory
+from ddpjob_trainer.loop.memory import MemoryCopies, free_memory
+from ddpjob_trainer.loop.told import Told
+
+SIZE = 1000
+
+
+def copies(folder: Path) -> MemoryCopies:
+    task = Task(entrypoint="x:y", max_steps=1, global_batch_size=1)
+    return MemoryCopies(Told(task=task, checkpoint=Checkpoint(in_memory_every_steps=1), memory_dir=folder))
+
+
+def write(copy: MemoryCopies, step: int) -> None:
+    copy.write(position(step), {"state.pt": lambda stream: stream.write(b"x" * SIZE)}, SIZE)
+
+
+def test_two_copies_are_kept(tmp_path: Path) -> None:
+    copy = copies(tmp_path / "memory")
+    for step in (1, 2, 3):
+        write(copy, step)
+    assert complete_steps(tmp_path / "memory") == (2, 3)
+
+
+def test_no_copy_is_written_that_would_not_leave_room_for_another_and_it_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = copies(tmp_path)
+    write(copy, 1)
+    monkeypatch.setattr(memory, "free_memory", lambda folder: 2 * SIZE - 1)
+    write(copy, 2)
+    write(copy, 3)
+    assert complete_steps(tmp_path) == (1,)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("WARNING no copy of the state in memory") == 1
+
+
+def test_what_is_free_is_the_least_of_volume_machine_and_limit(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable:    4 kB\n")
+    assert free_memory(tmp_path, meminfo=meminfo, cgroup=tmp_path) == 4096
+    (tmp_path / "memory.max").write_text("5000\n")
+    (tmp_path / "memory.current").write_text("3000\n")
+    (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\nactive_file 400\n")
+    assert free_memory(tmp_path, meminfo=meminfo, cgroup=tmp_path) == 2900
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory(tmp_path, meminfo=meminfo, cgroup=tmp_path) == 4096

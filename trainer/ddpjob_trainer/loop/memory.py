@@ -1,0 +1,98 @@
+"""Copies of the state in the memory of the node, between two checkpoints.
+
+Why apart: a copy in memory costs no disk and outlives the worker, but it must never be what the training dies of: it is
+written only where as much again stays free, by the volume and by the limit of the container.
+Must not: raise for want of room; the checkpoints on the disk are there too.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ddpjob_trainer.checkpoints import (
+    Content,
+    Fenced,
+    Position,
+    prune,
+    remove_leftovers,
+    write_step,
+)
+from ddpjob_trainer.loop.board import say
+from ddpjob_trainer.loop.told import Told
+
+KEEP = 2
+"""One is whole while the next is written."""
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class MemoryCopies:
+    """The copies of one node."""
+
+    def __init__(self, told: Told) -> None:
+        """Leftovers of a worker that died while it wrote are removed."""
+        assert told.memory_dir is not None
+        self.told, self.folder = told, told.memory_dir
+        self.refused = ""
+        """Why the newest copy was not written; said once per reason."""
+        remove_leftovers(self.folder)
+
+    def write(self, position: Position, contents: Mapping[str, Content], size_bytes: int) -> None:
+        """Write a copy if there is room for it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            # The older of the two makes room first, so that memory holds two and never three.
+            prune(self.folder, newest=position.step, keep=KEEP - 1)
+            free = free_memory(self.folder)
+            if free < 2 * size_bytes:
+                self.refuse(
+                    f"it takes {size_bytes >> 20} MiB, and of {free >> 20} MiB that are free as much again must stay "
+                    "so; raise the memory limit, or take checkpoint.inMemoryEverySteps away"
+                )
+                return
+            write_step(
+                self.folder,
+                position,
+                contents,
+                entrypoint=self.told.task.entrypoint,
+                fence=self.told.fence,
+            )
+        except Fenced as fenced:
+            self.refuse(str(fenced))
+        except OSError as error:
+            self.refuse(str(error))
+        else:
+            self.refused = ""
+
+    def refuse(self, why: str) -> None:
+        if not self.refused:
+            say(f"WARNING no copy of the state in memory: {why}")
+        self.refused = why
+
+
+def free_memory(folder: Path, *, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+    """Bytes that may still be taken: of the volume, of the machine, and of the container's limit."""
+    volume = os.statvfs(folder)
+    found = [volume.f_bavail * volume.f_frsize]
+    for text in read(meminfo):
+        if match := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
+            found += [int(match[1]) * 1024]
+    for limit in read(cgroup / "memory.max"):
+        if limit.strip().isdecimal():
+            used = next(iter(read(cgroup / "memory.current")), "0")
+            statistics = next(iter(read(cgroup / "memory.stat")), "")
+            # Clean pages of files are given back before anybody is killed.
+            cache = sum(
+                int(count) for count in re.findall(r"^(?:in)?active_file (\d+)$", statistics, re.MULTILINE)
+            )
+            found.append(int(limit) - int(used) + cache)
+    return max(0, min(found))
+
+
+def read(path: Path) -> list[str]:
+    """The text of a file, if it is there."""
+    try:
+        return [path.read_text()]
+    except OSError:
+        return []

@@ -48,6 +48,7 @@ def wait() -> None:
     os.environ.pop(WorkerEnv.PAGE, None)
     channel = socket.socket(fileno=asked["fd"])
     channel.set_inheritable(False)
+    tell(channel, {"begun": True})
     usual = first_to_be_killed()
     here, folder = learned.folders(), os.getcwd()
     package = ""

@@ -118,6 +118,7 @@ class Waiting:
         }
         with theirs:
             self.process = start(command, given, folder, pass_fds=[theirs.fileno()])
+        assert self.heard() == {"begun": True}
 
     def heard(self) -> Any:
         """What it says next; None where it has ended."""

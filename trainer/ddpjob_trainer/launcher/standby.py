@@ -77,7 +77,8 @@ class Standby:
             os.close(nowhere)
             theirs.close()
         asyncio.get_running_loop().add_reader(self._channel, self._read)
-        self._pace: asyncio.Task[None] | None = asyncio.ensure_future(self._import_gently())
+        self._pace: asyncio.Task[None] | None = None
+        self._hurried = False
 
     def order(self, environment: Mapping[str, str], page: Path, outputs: Sequence[int]) -> bool:
         """Tell it to become the worker of this environment, with these pipes; False where it cannot.
@@ -121,6 +122,7 @@ class Standby:
 
     def close(self) -> None:
         """Let go of it; what it left is taken away."""
+        self._hurried = True
         if self._pace is not None:
             self._pace.cancel()
             self._pace = None
@@ -151,6 +153,9 @@ class Standby:
     def _heard(self, message: Mapping[str, object]) -> None:
         if message.get("taken"):
             self._taken.set()
+        elif message.get("begun") and not self._hurried:
+            # Stopped any earlier, it would outlive a launcher that is killed: it is tied to us only now.
+            self._pace = asyncio.ensure_future(self._import_gently())
         elif "unfit" in message:
             self.unfit = str(message["unfit"])[:256] or "it does not say why"
             self.package = str(message.get("package") or "")[:256]
@@ -173,6 +178,7 @@ class Standby:
             self.process.send(signal.SIGSTOP if credit < 0 else signal.SIGCONT)
 
     def _hurry(self) -> None:
+        self._hurried = True
         if self._pace is not None:
             self._pace.cancel()
             self._pace = None

@@ -54,7 +54,7 @@ class Reason(StrEnum):
     DISRUPTED = "Disrupted"
     NODE_LOST = "NodeLost"
     POD_LOST = "PodLost"
-    # Hung
+    # Hung, Restarting, and lastFailure.reason
     NO_PROGRESS = "NoProgress"
     # Suspended
     SUSPENDED = "Suspended"
@@ -63,6 +63,7 @@ class Reason(StrEnum):
     ALL_RANKS_SUCCEEDED = "AllRanksSucceeded"
     # Failed
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    REPEATED_FAILURE = "RepeatedFailure"
     MAX_DISRUPTIONS_EXCEEDED = "MaxDisruptionsExceeded"
     CONFIGURATION_REFUSED = "ConfigurationRefused"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

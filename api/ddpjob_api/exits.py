@@ -15,7 +15,7 @@ class Exit(IntEnum):
     REFUSED = 86
     """The configuration cannot work; the message says why."""
     HUNG = 87
-    """Kept for a job that makes no progress; nothing ends with it yet."""
+    """No rank of the job made a step for too long, and no restart was left; the message names who was behind."""
     PEER_LOST = 88
     """This node did nothing wrong; another one failed the job."""
 

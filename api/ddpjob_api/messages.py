@@ -18,7 +18,7 @@ from typing import Any
 
 from ddpjob_api.codec import Invalid, Problem, load, render
 from ddpjob_api.fields import Json, limited
-from ddpjob_api.report import Failure, Outcome, WorkerExit
+from ddpjob_api.report import Failure, Outcome, RankView, WorkerExit
 
 PROTOCOL = 1
 MAX_LINE_BYTES = 65536
@@ -67,6 +67,8 @@ class Hello:
     done: bool = False
     """All its workers of `generation` ended with 0 (a coordinator lost after that must not run them again)."""
     leaving: bool = False
+    judged: int = 0
+    """The newest generation whose end is in its two counts, as far as it was told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,15 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hung:
+    """Launcher: a rank here made no step for too long; where all of its ranks stand."""
+
+    generation: int
+    seconds: float
+    ranks: tuple[RankView, ...] = limited(max_items=64)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped:
     """Launcher: none of its workers of this generation lives any more."""
 
@@ -116,6 +127,8 @@ class Stopped:
     exits: tuple[WorkerExit, ...] = limited((), max_items=256)
     checkpoints: tuple[int, ...] = limited((), max_items=1024)
     tree: str = limited("", max_length=64)
+    ranks: tuple[RankView, ...] = limited((), max_items=64)
+    """Where its ranks stood when they were stopped, those furthest behind first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +187,8 @@ class Paused:
 
     generation: int
     boundary: int
+    held: bool = False
+    """Every rank here that has reached `boundary` can still stop at it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +233,8 @@ class Stop:
     term: int
     generation: int
     why: str = limited(max_length=1024)
+    post_mortem: bool = False
+    """Keep the stacks and pages of all ranks first: nobody knows yet who is to blame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,14 +268,14 @@ class Finish:
 
 
 Message = (
-    Challenge | Hello | Welcome | Reject | Beat | Failed | Stopped | Done | Leave | Paused
+    Challenge | Hello | Welcome | Reject | Beat | Failed | Hung | Stopped | Done | Leave | Paused
     | Preparing | Prepared | Prepare | Start | Stop | Pause | StopAt | Finish
 )  # fmt: skip
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        Challenge, Hello, Welcome, Reject, Beat, Failed, Stopped, Done, Leave, Paused,
+        Challenge, Hello, Welcome, Reject, Beat, Failed, Hung, Stopped, Done, Leave, Paused,
         Preparing, Prepared, Prepare, Start, Stop, Pause, StopAt, Finish,
     )
 }  # fmt: skip

@@ -31,6 +31,12 @@ class Phase(IntEnum):
     LOADING = 8
 
 
+PATIENT = frozenset({Phase.CHECKPOINT, Phase.EVALUATION, Phase.LOADING})
+"""Phases in which no step is made, by design."""
+PATIENCE = 10
+"""How many times `recovery.progressTimeoutSeconds` a rank may spend in one of them, before its first step, or ending."""
+
+
 class WorkerState(IntEnum):
     """Where a worker is in its life."""
 
@@ -117,6 +123,8 @@ class Slot(IntEnum):
     BOUNDARY = 98
     """The newest step boundary; published before PAUSE is read."""
     PAUSED_AT = 99
+    CAN_STOP_AT = 100
+    """Not 0: it has made this many steps and can still save and stop there (an evaluation that lets itself be ended)."""
 
 
 class Fact(StrEnum):

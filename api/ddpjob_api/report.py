@@ -68,6 +68,31 @@ class WorkerExit:
     oom_killed: bool = False
     refused: bool = False
     """The trainer refused the configuration; trying again cannot help."""
+    late: bool = False
+    """Its error is a time-out: a peer may be alive and stuck."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankView:
+    """Where one rank stood when its generation was stopped: its page, its process, its stacks."""
+
+    rank: int
+    step: int = 0
+    sequence: int = 0
+    """Collectives begun, as last counted; 0 where the backend does not count."""
+    micro_batches: int = 0
+    joined: bool = False
+    """It was in its process group."""
+    phase: str = limited("", max_length=16)
+    phase_seconds: float = 0.0
+    stopped: bool = False
+    """Its process was stopped (SIGSTOP, a debugger)."""
+    ended: bool = False
+    """It had ended with 0."""
+    place: str | None = limited(None, max_length=256)
+    """The innermost frame of the user's code: `train.py:20 in load`."""
+    in_collective: bool | None = None
+    """Whether its stack ends in a collective or a backward pass; None where no stack is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +193,8 @@ class JobReport:
     """World size."""
     restoring: str = limited("", max_length=512)
     """What is fetched or compared before the next generation begins, or why it cannot be."""
+    back_off: float | None = limited(None, name="backOffSeconds")
+    """How long the next generation is held back after failures without a step between them; None: it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -355,6 +355,14 @@ RULES = (
         applies=lambda f: f.spec.ddp.bucket_cap_mb == 25,
     ),
     Rule(
+        id="hang-of-a-command",
+        verdict=Verdict.WARN,
+        path=("spec", "recovery", "progressTimeoutSeconds"),
+        sentence="the steps of a command are not seen, so progressTimeoutSeconds has no effect; use script, or leave it "
+        "to ddp.timeoutSeconds",
+        applies=lambda f: f.spec.command is not None and bool(f.spec.recovery.progress_timeout),
+    ),
+    Rule(
         id="static-graph-overrides-unused",
         verdict=Verdict.WARN,
         path=("spec", "ddp", "findUnusedParameters"),

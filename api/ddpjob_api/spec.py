@@ -197,6 +197,10 @@ class Recovery:
     node_lost_timeout: timedelta = limited(timedelta(seconds=120), minimum=10, maximum=86_400)
     """How long a node may be NotReady before its pods, if their ranks are not seen alive, are replaced elsewhere."""
 
+    progress_timeout: timedelta = limited(timedelta(), minimum=0, maximum=31_536_000)
+    """No optimizer step on a rank for this long means hung; 0 never does. Starting, evaluating, checkpointing and
+    ending may take `page.PATIENCE` times as long."""
+
     grace_period: timedelta = limited(timedelta(seconds=60), minimum=1, maximum=86_400)
     """How long workers may take to save and end before they are killed."""
 

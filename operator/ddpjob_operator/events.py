@@ -20,6 +20,7 @@ MESSAGE_MAX = 1024
 TOLD = {
     (Condition.ADMITTED, Truth.FALSE): "Warning",
     (Condition.RUNNING, Truth.TRUE): "Normal",
+    (Condition.HUNG, Truth.TRUE): "Warning",
     (Condition.RESTARTING, Truth.TRUE): "Warning",
     (Condition.SUSPENDED, Truth.TRUE): "Normal",
     (Condition.COMPLETE, Truth.TRUE): "Normal",

@@ -244,7 +244,13 @@ def concluded(status: Status, seen: Observed, verdict: Verdict, *, now: datetime
         return set_condition(
             status, Condition.ADMITTED, Truth.FALSE, verdict.reason, verdict.message, now=now
         )
-    for kind in (Condition.PODS_READY, Condition.RENDEZVOUS_READY, Condition.RUNNING, Condition.RESTARTING):
+    for kind in (
+        Condition.PODS_READY,
+        Condition.RENDEZVOUS_READY,
+        Condition.RUNNING,
+        Condition.RESTARTING,
+        Condition.HUNG,
+    ):
         if status.condition(kind) is not None:
             status = set_condition(status, kind, Truth.FALSE, verdict.reason, "the job has ended", now=now)
     return status
@@ -279,6 +285,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
             Condition.RENDEZVOUS_READY,
             Condition.RUNNING,
             Condition.RESTARTING,
+            Condition.HUNG,
         ):
             if old.condition(kind) is not None:
                 put(kind, False, Reason.SUSPENDED, "the job is suspended")
@@ -307,12 +314,20 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     else:
         put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")
     was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)
+    failure = status.last_failure
     if not runs and was:
-        failure = status.last_failure
         reason = failure.reason if failure else Reason.DISRUPTED
-        put(Condition.RESTARTING, True, reason, failure.message if failure else "ranks are starting again")
+        words = failure.message if failure else "ranks are starting again"
+        back_off = seen.report.back_off if seen.report is not None else None
+        if back_off:
+            words = f"{words}; the next try waits {back_off:.0f} s, because no step was made since the last"
+        put(Condition.RESTARTING, True, reason, words)
     elif runs and old.condition(Condition.RESTARTING) is not None:
         put(Condition.RESTARTING, False, Reason.TRAINING, "the workers of every node run")
+    if not runs and failure is not None and failure.reason is Reason.NO_PROGRESS:
+        put(Condition.HUNG, True, Reason.NO_PROGRESS, failure.message)
+    elif old.condition(Condition.HUNG) is not None:
+        put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
     return status
 
 

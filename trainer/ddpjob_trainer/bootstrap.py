@@ -113,6 +113,8 @@ def dump_stacks_on_signal() -> None:
         # Open for the life of the process: the handler writes to its descriptor.
         stacks = open(path, "a")  # noqa: SIM115
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+        # And on SIGSEGV, SIGABRT …, which leave no other trace; a program that enables its own takes this over.
+        faulthandler.enable(file=stacks, all_threads=True)
 
 
 def run(argv: list[str]) -> None:

@@ -61,6 +61,7 @@ def write(path: Path, error: BaseException, worker: Worker | None) -> None:
         "message": text[:MAX_MESSAGE],
         "location": where.raised_at(error.__traceback__),
         "peerLost": peer_lost(error),
+        "late": peer_lost(error) and not peer_gone(error),
         "refused": refused(error),
         "step": int(worker.page[Slot.STEP]) if worker else 0,
     }

@@ -3,6 +3,7 @@
 `program.py '{"steps": 20, "faults": {"1": {"0": "raise"}}}'`: in generation 1, rank 0 raises at its third step.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from ddpjob_api.page import Fact, Slot
+from ddpjob_api.page import Fact, Phase, Slot
 from ddpjob_trainer import boundary, worker
 
 plan = json.loads(sys.argv[1])
@@ -28,6 +29,23 @@ page[Slot.TOTAL_STEPS] = plan["steps"]
 print(f"generation {generation} from step {step}", flush=True)
 
 
+def meet(step: int) -> None:
+    """What a collective is to the others: nobody goes on before all are here, or the time-out is over."""
+    folder, ranks = Path(plan["state"]), range(int(os.environ["WORLD_SIZE"]))
+    page[Slot.MICRO_BATCHES] += 1
+    mine = folder / f"at-{generation}-{rank}"
+    mine.with_suffix(".new").write_text(str(step))
+    mine.with_suffix(".new").replace(mine)
+    end = time.monotonic() + plan["together"]
+    for other in ranks:
+        theirs = folder / f"at-{generation}-{other}"
+        while not theirs.exists() or int(theirs.read_text()) < step:
+            if time.monotonic() > end:
+                raise RuntimeError("[gloo] Timed out waiting 1000ms for recv operation to complete")
+            time.sleep(0.005)
+    page[Slot.COLLECTIVE_SEQUENCE] += 1
+
+
 def misbehave(what: str) -> None:
     if what == "raise once the others are deaf":
         while not list(Path(plan["state"]).glob("deaf")):
@@ -37,6 +55,20 @@ def misbehave(what: str) -> None:
         raise ValueError(f"bad sample {step}")
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if what == "crash":
+        ctypes.string_at(0)
+    if what == "terminate":
+        ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()
+    if what == "throw":
+        print("terminate called after throwing an instance of 'std::runtime_error'", file=sys.stderr)
+        print("  what():  no such kernel", file=sys.stderr, flush=True)
+        os.abort()
+    if what == "abort":
+        os.abort()
+    if what == "evaluate":
+        page[Slot.PHASE] = Phase.EVALUATION
     if what.startswith("exit"):
         sys.exit(int(what.split()[1]))
     if what == "refuse":
@@ -51,7 +83,7 @@ def misbehave(what: str) -> None:
             child = subprocess.Popen(["sleep", "600"], start_new_session=session)
             print(f"child {child.pid}", flush=True)
         sys.exit(5)
-    if what in {"deaf", "hang"}:
+    if what in {"deaf", "hang", "evaluate"}:
         print(what, flush=True)
         if "state" in plan:
             (Path(plan["state"]) / what).touch()
@@ -62,6 +94,8 @@ made = 0
 while step < plan["steps"]:
     if fault and made == plan.get("after", 2):
         misbehave(fault)
+    if "together" in plan:
+        meet(step + 1)
     time.sleep(plan.get("step_seconds", 0.01))
     step, made = step + 1, made + 1
     page[Slot.STEP], page[Slot.GENERATION_STEPS] = step, made

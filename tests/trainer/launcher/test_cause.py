@@ -48,6 +48,7 @@ OWN = ErrorFile(type="ValueError", message="no")
         (-int(STACKS_SIGNAL), None, STACKS, Cause.KILLED),
         (86, ErrorFile(type="Refused", refused=True), TERM, Cause.OWN),
         (86, None, NOTHING, Cause.OWN),
+        (-6, None, NOTHING, Cause.OWN),
     ],
 )
 def test_a_cause_follows_from_code_error_and_what_was_sent(
@@ -126,6 +127,55 @@ def test_words_and_step_come_from_the_program_and_its_page(tmp_path: Path) -> No
     assert (item.message, item.location, item.step) == ("ValueError: line one", "t.py:1", 40)
     assert victim.message == "RuntimeError: Connection closed by peer [10.0.0.1]:1"
     assert killed.oom_killed and "memory limit" in killed.message
+
+
+ABORTS: list[tuple[str, tuple[str, ...], Cause, str]] = [
+    (
+        "a C++ exception",
+        (
+            "step 4",
+            "terminate called after throwing an instance of 'std::runtime_error'",
+            "  what():  no such kernel",
+        ),
+        Cause.OWN,
+        "std::runtime_error: no such kernel",
+    ),
+    ("std::terminate", ("terminate called without an active exception",), Cause.OWN, "std::terminate"),
+    ("the allocator", ("free(): invalid pointer",), Cause.OWN, "free(): invalid pointer"),
+    ("an assertion", ("a.cpp:3: f: Assertion `x' failed.",), Cause.OWN, "a.cpp:3: f: Assertion `x' failed."),
+    (
+        "NCCL's watchdog",
+        (
+            "[E] ProcessGroupNCCL.cpp:632] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+            "[E] To avoid data inconsistency, we are taking the entire process down.",
+        ),
+        Cause.VICTIM,
+        "[E] ProcessGroupNCCL.cpp:632] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+    ),
+    (
+        "NCCL's watchdog, thrown",
+        (
+            "terminate called after throwing an instance of 'c10::DistBackendError'",
+            "  what():  Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+        ),
+        Cause.VICTIM,
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+    ),
+    ("no word at all", ("step 4",), Cause.OWN, "died of SIGABRT"),
+]
+
+
+@pytest.mark.parametrize(
+    ("stderr", "cause", "message"), [case[1:] for case in ABORTS], ids=[case[0] for case in ABORTS]
+)
+def test_an_abort_is_explained_by_what_was_written_before_it(
+    tmp_path: Path, stderr: tuple[str, ...], cause: Cause, message: str
+) -> None:
+    circumstances = Circumstances(stderr=stderr, place="t.py:3")
+    with Page(tmp_path / "page", create=True) as page:
+        item = worker_exit(rank=0, returncode=-6, page=page, error=None, circumstances=circumstances)
+    assert (item.cause, item.message, item.late) == (cause, message, cause is Cause.VICTIM)
+    assert item.location == "t.py:3"
 
 
 def test_85_is_an_answer_only_to_a_stop_step(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from ddpjob_api.messages import (
     Done,
     Failed,
     Finish,
+    Hung,
     Leave,
     Message,
     Pause,
@@ -27,8 +28,8 @@ from ddpjob_api.messages import (
     StopAt,
     Stopped,
 )
-from ddpjob_api.report import Cause, Outcome, RunState
-from ddpjob_trainer.launcher.actions import Action, Refuse, Send
+from ddpjob_api.report import Cause, Outcome, RankView, RunState
+from ddpjob_trainer.launcher.actions import Action, Refuse, Say, Send
 from ddpjob_trainer.launcher.coordinator import Coordinator
 from ddpjob_trainer.launcher.halt import failure_of
 
@@ -486,8 +487,153 @@ def test_missing_launchers_are_named_when_the_rendezvous_times_out() -> None:
     assert "node 1, 2 of 3" in finish.failure.message
 
 
+def exception(step: int = 5, message: str = "ValueError: bad sample 17") -> dict[str, object]:
+    return {"error_type": "ValueError", "message": message, "location": "t.py:3", "step": step}
+
+
+@pytest.mark.parametrize(
+    ("failures", "outcome"),
+    [
+        ([exception()] * 3, Outcome.FAILED),
+        ([exception()] * 2, None),
+        ([exception(), exception(6), exception()], None),
+        ([exception(), exception(message="ValueError: bad sample 18"), exception()], None),
+        ([exception(message=f"RuntimeError: at 0x{n}f") for n in (1, 2, 3)], Outcome.FAILED),
+        ([{"returncode": -9, "message": "died of SIGKILL", "step": 5}] * 3, None),
+    ],
+)
+def test_the_same_exception_at_the_same_step_three_times_in_a_row_is_permanent(
+    failures: list[dict[str, object]], outcome: Outcome | None
+) -> None:
+    core = running(2, max_restarts=10)
+    now = 1.0
+    for failure in failures:
+        fail(core, 1, now, **failure)
+        all_stopped(core, now)
+        now += 60.0
+        core.tick(now)
+    assert (core.final.outcome if core.final else None) is outcome
+    if core.final is not None:
+        assert core.final.failure is not None
+        assert core.final.failure.reason is Reason.REPEATED_FAILURE
+        assert str(failures[-1]["message"]) in core.final.failure.message
+        assert "3 times in a row at step 5" in core.final.failure.message
+
+
+def test_a_wait_between_two_tries_is_in_the_report_and_varies() -> None:
+    core = running(1, max_restarts=100, jitter=lambda: 1.2)
+    assert core.report().back_off is None
+    for now in (1.0, 3.0, 12.0):
+        core.tick(now)
+        fail(core, 0, now)
+        actions = all_stopped(core, now)
+        lines = [action.text for action in actions if isinstance(action, Say)]
+    assert core.report().back_off == 1.2
+    assert any("next try in 1.2 s, after 3 failures in a row without a step" in line for line in lines)
+    core.tick(20.0)
+    assert (core.state, core.report().back_off) == (RunState.RUNNING, None)
+
+
+def test_a_failure_while_the_job_stops_on_request_is_no_restart() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    fail(core, 1, 1.1)
+    all_stopped(core, 1.2)
+    assert core.final is not None
+    assert (core.final.outcome, core.final.restarts) == (Outcome.STOPPED, 0)
+
+
+def test_a_failure_that_the_operator_heard_of_is_not_counted_again_by_the_next_coordinator() -> None:
+    failure = failure_of(worker_exit(1), hello(1), generation=3, at="")
+    core = coordinator(2, incarnation=1)
+    core.ledger.restarts = 1  # the environment of the new pod
+    core.hello(0.0, 1, hello(0, incarnation=1, restarts=1))
+    core.hello(0.1, 2, hello(1, generation=3, restarts=0, last_failure=failure, term=1))
+    assert (core.state, core.ledger.restarts, core.ledger.failures) == (RunState.RUNNING, 1, [failure])
+
+
+@pytest.mark.parametrize(("judged", "failures"), [(2, [Reason.POD_LOST]), (3, [])])
+def test_the_loss_of_launcher_0_is_among_the_failures(judged: int, failures: list[Reason]) -> None:
+    core = coordinator(2, incarnation=1)
+    core.hello(0.0, 1, hello(0, incarnation=1))
+    core.hello(0.1, 2, hello(1, generation=3, judged=judged, term=1))
+    assert core.state is RunState.RUNNING
+    report = core.report()
+    assert [failure.reason for failure in report.failures] == failures
+    assert [failure.node for failure in report.failures] == [0] * len(failures)
+
+
+def hung(core: Coordinator, now: float, *views: RankView) -> dict[int, Message]:
+    actions: list[Action] = []
+    for view in views[:1]:
+        actions += core.received(now, view.rank + 1, Hung(generation=1, seconds=31.0, ranks=(view,)))
+    stops = sent(actions, Stop)
+    for view in views:
+        core.received(now + 1, view.rank + 1, Stopped(generation=1, ranks=(view,)))
+    return stops
+
+
+@pytest.mark.parametrize("reporter", [0, 1, 2])
+def test_a_hang_is_of_the_rank_that_is_behind_and_never_simply_of_the_first_to_report(reporter: int) -> None:
+    core = running(3)
+    views = [
+        RankView(rank=rank, step=9 if rank != 1 else 8, joined=True, place="t.py:7 in f") for rank in range(3)
+    ]
+    stops = hung(core, 40.0, views[reporter], *(view for view in views if view.rank != reporter))
+    assert set(stops) == {1, 2, 3}
+    assert all(isinstance(stop, Stop) and stop.post_mortem for stop in stops.values())
+    failure = core.report().last_failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.node, failure.pod) == (Reason.NO_PROGRESS, 1, 1, "p1")
+    assert (failure.exit_code, failure.location, failure.step) == (87, "t.py:7", 8)
+    assert failure.message.startswith("no step for 31 s: it stands in t.py:7 in f after step 8")
+    assert (core.ledger.restarts, core.generation) == (1, 2)
+
+
+@pytest.mark.parametrize(("steps", "culprit"), [((9, 8), 1), ((8, 9), 0), ((9, 9), None)])
+def test_aborts_of_all_ranks_are_of_the_rank_that_is_behind(
+    steps: tuple[int, int], culprit: int | None
+) -> None:
+    core = running(2)
+    for rank in (0, 1):
+        fail(core, rank, 1.0, returncode=-6, message="died of SIGABRT")
+    for rank, sequence in enumerate(steps):
+        view = RankView(rank=rank, step=5, sequence=sequence, micro_batches=6, joined=True)
+        core.received(1.1, rank + 1, Stopped(generation=1, ranks=(view,)))
+    core.tick(2.2)
+    failure = core.report().last_failure
+    assert failure is not None
+    assert (failure.reason, failure.rank) == (Reason.NO_PROGRESS, culprit)
+    assert "ranks 0, 1 were aborted" in failure.message
+    assert core.ledger.restarts == 1
+
+
+def test_a_time_out_is_of_the_rank_that_did_not_come_and_not_of_those_that_waited() -> None:
+    core = running(2)
+    stops = sent(
+        fail(core, 0, 1.0, cause=Cause.VICTIM, late=True, message="RuntimeError: Timed out waiting"), Stop
+    )
+    assert all(isinstance(stop, Stop) and stop.post_mortem for stop in stops.values())
+    for rank, batches in enumerate((6, 5)):
+        view = RankView(rank=rank, step=5, micro_batches=batches, joined=True, place="t.py:7 in load")
+        core.received(1.1, rank + 1, Stopped(generation=1, ranks=(view,)))
+    core.tick(2.2)
+    failure = core.report().last_failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.exit_code) == (Reason.NO_PROGRESS, 1, 87)
+    assert "rank 0 waited for it until the time-out (RuntimeError: Timed out waiting)" in failure.message
+
+
+def test_ranks_that_all_evaluate_stop_where_they_are() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    core.received(1.1, 1, Paused(generation=1, boundary=18, held=True))
+    stops = sent(core.received(1.1, 2, Paused(generation=1, boundary=18, held=True)), StopAt)
+    assert {m.step for m in stops.values() if isinstance(m, StopAt)} == {18}
+
+
 EVENTS = (
-    "say", "say", "say", "hear", "hear", "hear", "tick", "step", "fail", "victim", "succeed",
+    "say", "say", "say", "hear", "hear", "hear", "tick", "step", "fail", "victim", "succeed", "hang", "poll",
     "cut", "alone", "connect", "kill", "replace", "leave", "fail_over", "exchange", "exchange", "exchange",
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from ddpjob_api.messages import (
     Failed,
     Finish,
     Hello,
+    Hung,
     Leave,
     Message,
     Pause,
@@ -25,7 +26,7 @@ from ddpjob_api.messages import (
     Stopped,
     Welcome,
 )
-from ddpjob_api.report import Cause, Failure, Outcome, WorkerExit
+from ddpjob_api.report import Cause, Failure, Outcome, RankView, WorkerExit
 from ddpjob_trainer.launcher.actions import Action, Admit, Close, Refuse, Send
 from ddpjob_trainer.launcher.coordinator import Coordinator
 from ddpjob_trainer.launcher.halt import failure_of
@@ -86,6 +87,7 @@ class Pod:
     leaving: bool = False
     restarts: int = 0
     disruptions: int = 0
+    judged: int = 0
     last_failure: Failure | None = None
     ended: Outcome | None = None
     alive: bool = True
@@ -102,6 +104,7 @@ class Pod:
             last_failure=self.last_failure,
             done=self.done,
             leaving=self.leaving,
+            judged=self.judged,
         )
 
 
@@ -118,6 +121,8 @@ class World:
         self.failed_generations: set[int] = set()
         self.disturbances = 0
         self.finals: list[Finish] = []
+        self.polled = 0
+        """Restarts as the operator knows them; new pods are told."""
         for pod in self.pods:
             self.connect(pod.node)
 
@@ -144,6 +149,19 @@ class World:
             if pod.failed and pod.running:
                 pod.up.append(Failed(generation=pod.running, exits=(pod.exit,)))
 
+    def poll(self, _node: int) -> None:
+        """The operator asks the coordinator."""
+        if self.core is not None:
+            self.polled = max(self.polled, self.core.report().restarts)
+
+    def hang(self, node: int) -> None:
+        """A launcher sees that a rank of its makes no steps."""
+        pod = self.newest(node)
+        if pod.running and not pod.failed:
+            self.failed_generations.add(pod.running)
+            view = RankView(rank=node, step=pod.boundary)
+            pod.up.append(Hung(generation=pod.running, seconds=30.0, ranks=(view,)))
+
     def cut(self, node: int) -> None:
         pod = self.newest(node)
         self.disturbances += 1
@@ -166,10 +184,11 @@ class World:
         pod = self.newest(node)
         if pod.alive and (node == 0 or not (pod.leaving and pod.link is not None)):
             return
-        fresh = Pod(node, pod.incarnation + 1)
+        fresh = Pod(node, pod.incarnation + 1, restarts=self.polled)
         self.pods.append(fresh)
         if node == 0:
             self.core = coordinator(self.nodes, incarnation=fresh.incarnation, **self.settings)
+            self.core.ledger.restarts = self.polled
         self.connect(node)
 
     def fail_over(self, node: int) -> None:
@@ -287,6 +306,7 @@ class World:
             case Beat():
                 if pod.last_failure is not None and pod.last_failure.generation <= message.judged:
                     pod.last_failure = None
+                pod.judged = max(pod.judged, message.judged)
                 pod.restarts = max(pod.restarts, message.restarts)
                 pod.disruptions = max(pod.disruptions, message.disruptions)
             case Start():

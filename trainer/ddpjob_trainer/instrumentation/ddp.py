@@ -9,6 +9,7 @@ import inspect
 import weakref
 from typing import Any
 
+from ddpjob_api.page import Slot
 from ddpjob_trainer.instrumentation import compiler
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
@@ -17,6 +18,7 @@ from ddpjob_trainer.instrumentation.settings import Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
+SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 UNUSED_AFTER = 5
 """Iterations after which findUnusedParameters has shown whether it is needed."""
 
@@ -42,6 +44,7 @@ def patch(
     watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
     original_init, original_forward, original_hook = ddp.__init__, ddp._pre_forward, ddp.register_comm_hook
     signature = inspect.signature(original_init)
+    slots = worker.page.slots
     grad_enabled, tensor = torch.is_grad_enabled, torch.Tensor
 
     @functools.wraps(original_init)
@@ -86,6 +89,7 @@ def patch(
             self.require_backward_grad_sync = True
         synced = self.require_backward_grad_sync
         clock.forward(synced=synced)
+        slots[SEQUENCE] = effect.collective_sequence()
         count_samples(inputs, kwargs)
         result = original_forward(self, *inputs, **kwargs)
         if synced and state.reducer.prepared() and not state.asked_unused:

@@ -36,8 +36,25 @@ PEER_LOST_TEXTS = (
 """Words of torch, gloo and NCCL for a peer that is gone; used where the worker itself did not judge."""
 
 
+LATE = re.compile(r"tim(?:ed|e) ?out|clients joined", re.IGNORECASE)
+"""A peer that is late, and may live; used where the worker itself did not judge."""
+
 TORCH_SOURCE = re.compile(r"\[/[^\]\s]+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
 """Where in torch's C++ an error was raised, as Gloo puts it before its message: it tells a user nothing."""
+
+
+WATCHDOG = re.compile(r"Watchdog caught collective operation timeout|watchdog got stuck")
+TERMINATE = re.compile(
+    r"terminate called (?:after throwing an instance of '(?P<type>[^']+)'|without|recursively)"
+)
+WHAT = re.compile(r"^\s*what\(\):\s*")
+LIBRARY = re.compile(
+    r"Assertion .* failed|double free|free\(\): |malloc\(\): |stack smashing detected|corrupted "
+)
+CRASHES = frozenset(
+    -number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+)
+"""Return codes of signals on which the worker wrote its stacks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +66,8 @@ class ErrorFile:
     location: str | None = None
     step: int | None = None
     peer_lost: bool = False
+    late: bool = False
+    """Its error is a time-out: the peer may be alive and stuck."""
     refused: bool = False
 
 
@@ -62,6 +81,10 @@ class Circumstances:
     """A stop step was named, so `Exit.STOPPED` is an answer."""
     oom: bool = False
     """The kernel killed for memory in this container."""
+    stderr: tuple[str, ...] = ()
+    """Its newest lines."""
+    place: str | None = None
+    """The innermost frame of the user's code, as the worker wrote it when it died of a signal."""
 
 
 def worker_exit(
@@ -75,6 +98,11 @@ def worker_exit(
     step = int(page[Slot.STEP])
     if error is not None and error.step is not None:
         step = max(step, error.step)
+    if returncode == -signal.SIGABRT and error is None:
+        error = aborted(circumstances.stderr)
+    location = error.location if error is not None else None
+    if location is None and returncode in CRASHES:
+        location = circumstances.place
     cause = cause_of(returncode, error, circumstances)
     oom = circumstances.oom and returncode == -signal.SIGKILL and cause is Cause.OWN
     return WorkerExit(
@@ -83,11 +111,33 @@ def worker_exit(
         cause=cause,
         error_type=(error.type[:256] or None) if error is not None else None,
         message=words(returncode, error, oom=oom)[:1024],
-        location=error.location[:512] if error is not None and error.location else None,
+        location=location[:512] if location else None,
         step=step,
         oom_killed=oom,
         refused=error is not None and error.refused,
+        late=cause is Cause.VICTIM and error is not None and error.late,
     )
+
+
+def aborted(stderr: tuple[str, ...]) -> ErrorFile | None:
+    """What a C++ runtime, a library or NCCL's watchdog wrote before SIGABRT; None where it is nothing known."""
+    for number in range(len(stderr) - 1, -1, -1):
+        line = stderr[number]
+        if WATCHDOG.search(line):
+            return ErrorFile(message=WHAT.sub("", line).strip(), peer_lost=True, late=True)
+        thrown = TERMINATE.search(line)
+        if thrown is not None:
+            what = next((WHAT.sub("", each) for each in stderr[number:] if WHAT.match(each)), "")
+            late = WATCHDOG.search(what) is not None
+            return ErrorFile(
+                type=thrown["type"] or "std::terminate",
+                message=what.strip(),
+                peer_lost=late or thrown["type"] == "c10::DistBackendError",
+                late=late,
+            )
+        if LIBRARY.search(line):
+            return ErrorFile(message=line.strip())
+    return None
 
 
 def cause_of(returncode: int, error: ErrorFile | None, circumstances: Circumstances) -> Cause:
@@ -141,6 +191,7 @@ def read_error(path: Path) -> ErrorFile | None:
         type=kind,
         message=rest.strip() if kind else text,
         peer_lost=kind in PEER_LOST_TYPES or any(word in text for word in PEER_LOST_TEXTS),
+        late=LATE.search(text) is not None,
     )
 
 
@@ -154,5 +205,6 @@ def ours(document: dict[str, Any]) -> ErrorFile:
         location=str(location) if location else None,
         step=step,
         peer_lost=document.get("peerLost") is True,
+        late=document.get("late") is True,
         refused=document.get("refused") is True,
     )

@@ -16,6 +16,7 @@ from ddpjob_api.messages import (
     Done,
     Failed,
     Hello,
+    Hung,
     Leave,
     Message,
     Paused,
@@ -81,6 +82,8 @@ class Coordinator(Job):
                     self.reached = max((self.reached, *message.steps))
             case Failed():
                 stopping.failed(self, now, member, message)
+            case Hung():
+                stopping.hung(self, now, member, message)
             case Stopped():
                 stopping.stopped(self, member, message)
             case Done():
@@ -131,6 +134,7 @@ class Coordinator(Job):
 
     def settle(self, now: float) -> list[Action]:
         """Follow every transition that is due, and hand over what is to be done."""
+        self.now = now
         if self.final is None:
             self.expire(now)
         if self.final is None and self.halt is not None and not self.halt.hard:

@@ -15,8 +15,16 @@ from pathlib import Path
 from ddpjob_api.exits import Exit
 from ddpjob_api.messages import Start
 from ddpjob_api.page import Slot, WorkerState
-from ddpjob_api.report import Cause, WorkerExit
-from ddpjob_trainer.launcher.cause import STACKS_SIGNAL, Circumstances, is_failure, read_error, worker_exit
+from ddpjob_api.report import Cause, RankView, WorkerExit
+from ddpjob_trainer.launcher import autopsy
+from ddpjob_trainer.launcher.cause import (
+    CRASHES,
+    STACKS_SIGNAL,
+    Circumstances,
+    is_failure,
+    read_error,
+    worker_exit,
+)
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
@@ -28,6 +36,7 @@ from ddpjob_trainer.launcher.timing import (
     KILL_SECONDS,
     ORPHAN_LOOK_SECONDS,
     ORPHAN_LOOKS,
+    POST_MORTEM_SECONDS,
     STACKS_SECONDS,
 )
 from ddpjob_trainer.page import Page
@@ -49,6 +58,10 @@ class Worker:
     signals: set[int] = field(default_factory=set)
     """What we sent it."""
     exit: WorkerExit | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.returncode is None
 
     @property
     def instrumented(self) -> bool:
@@ -87,6 +100,8 @@ class Crew:
         self._on_exit = on_exit
         self._keep = keep
         self.workers: list[Worker] = []
+        self.views: dict[int, RankView] = {}
+        """Where the ranks stood when they were stopped."""
 
     def begin(self, environ: Mapping[str, str], resume_dir: Path | None = None) -> None:
         """Start every worker, in its standby where there is one; one that cannot be started has ended at once."""
@@ -168,6 +183,13 @@ class Crew:
             worker.page[Slot.PAUSE] = 1
 
     @property
+    def held(self) -> bool:
+        """Whether every rank that has reached `boundary` can still stop there (it evaluates)."""
+        step = self.boundary
+        reached = [worker.page for worker in self.workers if worker.page[Slot.BOUNDARY] == step]
+        return step > 0 and all(page[Slot.CAN_STOP_AT] == step for page in reached)
+
+    @property
     def boundary(self) -> int:
         """Highest step boundary among the ranks."""
         return max((int(worker.page[Slot.BOUNDARY]) for worker in self.workers), default=0)
@@ -181,7 +203,69 @@ class Crew:
 
     # the end
 
-    async def stop(self, grace_seconds: float, *, stacks: bool) -> None:
+    async def examine(self, *, post_mortem: bool) -> None:
+        """Have every rank write its stacks, and note where each stands; `post_mortem`: wait longer, and keep it all."""
+        loop = asyncio.get_running_loop()
+        stopped = {
+            worker.rank
+            for worker in self.workers
+            if worker.process is not None and autopsy.state_of(worker.process.pid) in {"T", "t"}
+        }
+        # Before any of them answers: one that was stopped goes on then.
+        now = loop.time()
+        views = {
+            worker.rank: autopsy.view(worker.rank, worker.page, stopped=worker.rank in stopped, now=now)
+            for worker in self.workers
+        }
+        snapshots = {worker.rank: autopsy.numbers(worker.page) for worker in self.workers}
+        asked = [worker for worker in self.workers if worker.instrumented and worker.alive]
+        if self._send(STACKS_SIGNAL, only=lambda worker: worker in asked) and post_mortem:
+            for worker in asked:
+                if worker.rank in stopped and worker.process is not None:
+                    worker.process.send(signal.SIGCONT)  # so that it can answer at all
+            for _ in range(round(POST_MORTEM_SECONDS / STACKS_SECONDS)):
+                if all(autopsy.read(worker.files.stacks) or not worker.alive for worker in asked):
+                    break
+                await asyncio.sleep(STACKS_SECONDS)
+        if asked:
+            await self._all_ended(STACKS_SECONDS)
+        self.views = {
+            worker.rank: autopsy.with_stacks(views[worker.rank], worker.files.stacks)
+            for worker in self.workers
+        }
+        if post_mortem:
+            self._keep_post_mortem(snapshots)
+
+    def _keep_post_mortem(self, snapshots: Mapping[int, Mapping[str, float]]) -> None:
+        folder = autopsy.folder_of(self._config.checkpoint_dir, self._config.run_dir)
+        try:
+            for worker in self.workers:
+                kept = autopsy.keep(
+                    folder,
+                    self.generation,
+                    self.views[worker.rank],
+                    snapshots[worker.rank],
+                    worker.files.stacks,
+                )
+            self._sink.say(f"stacks and pages of the ranks here are kept in {kept}")
+        except OSError as error:
+            self._sink.say(f"stacks and pages cannot be kept in {folder}: {error}")
+
+    def glance(self) -> tuple[RankView, ...]:
+        """Where the ranks stand now, without their stacks; those furthest behind first."""
+        if not self.views:
+            now = asyncio.get_running_loop().time()
+            views = [
+                autopsy.with_stacks(
+                    autopsy.view(worker.rank, worker.page, stopped=False, now=now), worker.files.stacks
+                )
+                for worker in self.workers
+            ]
+        else:
+            views = list(self.views.values())
+        return tuple(sorted(views, key=lambda view: (not view.stopped, view.step, view.micro_batches))[:64])
+
+    async def stop(self, grace_seconds: float, *, stacks: bool, post_mortem: bool = False) -> None:
         """End every worker: stacks, SIGTERM, grace, SIGKILL of the process groups.
 
         Raises:
@@ -190,9 +274,12 @@ class Crew:
         self.stopping = True
         if self.ended.is_set():
             return
-        if stacks and self._send(STACKS_SIGNAL, only=lambda worker: worker.instrumented):
-            await self._all_ended(STACKS_SECONDS)
+        if stacks:
+            await self.examine(post_mortem=post_mortem)
         self._send(signal.SIGTERM, group=True)
+        for worker in self.workers:
+            if worker.process is not None:
+                worker.process.send_group(signal.SIGCONT)  # a stopped process would sit out the grace period
         if not await self._all_ended(grace_seconds):
             count = self._send(signal.SIGKILL, group=True)
             workers = "1 worker" if count == 1 else f"{count} workers"
@@ -258,6 +345,11 @@ class Crew:
         return bool(self.workers) and all(worker.page[Slot.PROCESS_GROUP_AT] > 0 for worker in self.workers)
 
     @property
+    def pages(self) -> dict[int, Page]:
+        """Pages of the ranks that live."""
+        return {worker.rank: worker.page for worker in self.workers if worker.alive}
+
+    @property
     def steps(self) -> tuple[int, ...]:
         return tuple(int(worker.page[Slot.STEP]) for worker in self.workers)
 
@@ -288,9 +380,14 @@ class Crew:
     async def _watch(self, worker: Worker, process: Process) -> None:
         await process.ended.wait()
         assert process.returncode is not None
+        worker.pumps[1].catch_up()
         circumstances = Circumstances(
             signals=frozenset(worker.signals),
             stop_asked=self.stop_asked,
+            stderr=tuple(line.decode("utf-8", "replace") for line in worker.pumps[1].tail),
+            place=autopsy.spot(autopsy.place(autopsy.innermost(autopsy.read(worker.files.stacks))))
+            if process.returncode in CRASHES
+            else None,
             oom=process.returncode == -signal.SIGKILL and self._oom.killed(),
         )
         error = read_error(worker.files.error) if process.returncode else None

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Coroutine
 
 from ddpjob_api.fields import Json
-from ddpjob_api.messages import Beat, Done, Failed, Message, Pause, Paused, Start, Stop, StopAt, Stopped
-from ddpjob_api.report import Cause, WorkerExit
+from ddpjob_api.messages import Beat, Done, Failed, Hung, Message, Pause, Paused, Start, Stop, StopAt, Stopped
+from ddpjob_api.report import Cause, RankView, WorkerExit
 from ddpjob_trainer.launcher.children import Children
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.crew import Crew, Unkillable
@@ -23,6 +23,7 @@ from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
 from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
 from ddpjob_trainer.launcher.view import View
+from ddpjob_trainer.launcher.watchdog import Watchdog
 
 
 class Foreman:
@@ -59,6 +60,17 @@ class Foreman:
             room=Room().left,
             say=sink.say,
         )
+        limit = config.spec.recovery.progress_timeout.total_seconds()
+        blind = config.spec.command is not None
+        if blind and limit:
+            sink.say("recovery.progressTimeoutSeconds has no effect: the steps of a command are not seen")
+        self._limit = 0.0 if blind else limit
+        self._watchdog = Watchdog(self._limit)
+        self._hung_said = 0
+        """The generation whose hang was told."""
+        self._idle = 0.0
+        self._views: tuple[RankView, ...] = ()
+        """Where the ranks of the newest crew stood at its end."""
         self._stop_by: float | None = None
         """Until when workers of a soft stop may live."""
 
@@ -71,6 +83,8 @@ class Foreman:
             return
         self._memory.begin(message)
         self._stop_by = None
+        self._views = ()
+        self._watchdog = Watchdog(self._limit)
         self._view.begin()
         self.crew = Crew(
             self._config,
@@ -97,7 +111,9 @@ class Foreman:
 
     def _paused(self, crew: Crew) -> None:
         if crew is self.crew:
-            self._send(Paused(generation=crew.generation, boundary=crew.boundary))
+            # Before the boundary: a rank that goes on meanwhile has taken its offer back, and seen the pause word.
+            held = crew.held
+            self._send(Paused(generation=crew.generation, boundary=crew.boundary, held=held))
 
     def stop_at(self, message: StopAt) -> None:
         """Let the ranks go on to this step, save and end."""
@@ -111,7 +127,8 @@ class Foreman:
             steps, tree = self._memory.stock()
             self._send(Stopped(generation=message.generation, checkpoints=steps, tree=tree))
         elif not crew.stopping and not crew.ended.is_set():
-            self._keep(self.end(stacks=self._stop_by is None))
+            stacks = self._stop_by is None or message.post_mortem
+            self._keep(self.end(stacks=stacks, post_mortem=message.post_mortem))
         elif not crew.stopping:
             self._keep(self._crew_over(crew))
 
@@ -127,6 +144,8 @@ class Foreman:
         failed = tuple(item for item in crew.exits if crew.failed(item)) if crew is not None else ()
         if crew is not None and failed and not crew.stopping:
             self._send(Failed(generation=crew.generation, exits=failed))
+        if crew is not None and not crew.stopping and self._hung_said == crew.generation:
+            self._say_hung(crew)
 
     def beat(self) -> Beat:
         steps = self.crew.steps if self.crew is not None else ()
@@ -163,7 +182,21 @@ class Foreman:
         else:
             self._report_stopped(crew)
 
-    async def end(self, *, stacks: bool = False, at_once: bool = False) -> None:
+    def watch(self, now: float) -> None:
+        """Tell the coordinator once of a rank that makes no progress."""
+        crew = self.crew
+        if crew is None or crew.stopping or self._hung_said == crew.generation:
+            return
+        idle = self._watchdog.overdue(crew.pages, now)
+        if idle is not None:
+            self._hung_said = crew.generation
+            self._idle = idle
+            self._say_hung(crew)
+
+    def _say_hung(self, crew: Crew) -> None:
+        self._send(Hung(generation=crew.generation, seconds=round(self._idle, 1), ranks=crew.glance()))
+
+    async def end(self, *, stacks: bool = False, post_mortem: bool = False, at_once: bool = False) -> None:
         """End the workers, as far as there are any, and say that none lives any more."""
         crew = self.crew
         if crew is None:
@@ -172,7 +205,7 @@ class Foreman:
         if self._stop_by is not None:
             seconds = max(self._stop_by - asyncio.get_running_loop().time(), 1.0)
         try:
-            await crew.stop(0.0 if at_once else seconds, stacks=stacks)
+            await crew.stop(0.0 if at_once else seconds, stacks=stacks, post_mortem=post_mortem)
         except Unkillable as error:
             self._on_unkillable(str(error))
             return
@@ -184,7 +217,9 @@ class Foreman:
         """No worker lives any more; those that ended as they were asked to are no news."""
         exits = tuple(item for item in crew.exits if crew.failed(item))
         steps, tree = self._memory.stock()
-        self._send(Stopped(generation=crew.generation, exits=exits, checkpoints=steps, tree=tree))
+        self._send(
+            Stopped(generation=crew.generation, exits=exits, checkpoints=steps, tree=tree, ranks=self._views)
+        )
 
     async def _put_away(self, crew: Crew) -> None:
         """Keep what the pages of an ended crew say, and leave nothing of it behind."""
@@ -193,5 +228,6 @@ class Foreman:
         if self.crew is not crew:
             return
         self._view.put_away(crew)
+        self._views = () if self._config.spec.command is not None else crew.glance()
         self.crew = None
         crew.discard()

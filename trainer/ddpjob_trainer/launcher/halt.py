@@ -1,7 +1,8 @@
 """The end of one generation: what came in while it was stopped, and the verdict.
 
 Why apart: who is to blame is the product. The order is own failure (by arrival at the coordinator, no clocks compared;
-the others are named beside it), lost launcher, victim; a hang's place is between the first two.
+the others are named beside it), lost launcher, victim. A generation that was stopped because it hung is a hang, whatever
+its ranks did when they were ended; collectives that ran into their time-out are one too (`culprit.py`).
 Must not: count or send (`coordinator.py`).
 """
 
@@ -11,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.exits import exit_code
+from ddpjob_api.exits import Exit, exit_code
 from ddpjob_api.messages import Hello
-from ddpjob_api.report import Cause, Failure, WorkerExit
+from ddpjob_api.report import Cause, Failure, RankView, WorkerExit
+from ddpjob_trainer.launcher import culprit
+from ddpjob_trainer.launcher.autopsy import spot
 
 
 class Charge(Enum):
@@ -28,6 +31,8 @@ class Charge(Enum):
 class Verdict:
     charge: Charge
     failure: Failure | None = None
+    exception: str | None = None
+    """What makes two exceptions the same: type, place and step; None for what is no exception."""
     refused: bool = False
     certain: bool = True
     """False: only victims are known, so a launcher may be lost that is not missed yet."""
@@ -44,12 +49,28 @@ class Halt:
     """Until when a soft stop may take."""
     boundaries: dict[int, int] = field(default_factory=dict)
     """Highest step boundary by node, as the nodes answered."""
+    held: set[int] = field(default_factory=set)
+    """Nodes whose ranks can still stop at their boundary."""
     stop_at: int | None = None
+    post_mortem: bool = False
+    """The stop asks for stacks and pages of all ranks."""
     failures: list[Failure] = field(default_factory=list)
     """Own failures, by arrival."""
     victims: list[Failure] = field(default_factory=list)
     refused: bool = False
     lost: dict[int, Hello] = field(default_factory=dict)
+    exceptions: dict[int, str] = field(default_factory=dict)
+    """By rank, of own failures: what makes two of them the same."""
+    hung_seconds: float | None = None
+    """For how long no step was made, where that ended the generation."""
+    late: set[int] = field(default_factory=set)
+    """Ranks whose error is a time-out."""
+    aborted: set[int] = field(default_factory=set)
+    """Ranks that died of SIGABRT without a word, as NCCL's watchdog ends them."""
+    views: dict[int, RankView] = field(default_factory=dict)
+    """Where the ranks stood."""
+    hosts: dict[int, Hello] = field(default_factory=dict)
+    """The launchers of the ranks in `views`."""
 
     def add(self, exits: tuple[WorkerExit, ...], of: Hello, at: str) -> None:
         """Take what a launcher says of its workers; each rank is heard once."""
@@ -60,6 +81,25 @@ class Halt:
             failure = failure_of(item, of, generation=self.generation, at=at)
             (self.failures if item.cause is Cause.OWN else self.victims).append(failure)
             self.refused = self.refused or item.refused
+            if item.late:
+                self.late.add(item.rank)
+            if item.returncode == -signal.SIGABRT and not item.error_type and item.message == died(item):
+                self.aborted.add(item.rank)
+            if item.cause is Cause.OWN and item.error_type:
+                self.exceptions[item.rank] = f"{item.error_type} {item.location} {item.step} {item.message}"
+
+    def see(self, views: tuple[RankView, ...], of: Hello) -> None:
+        """Take where a launcher's ranks stand; what was seen before the stop is not forgotten."""
+        for view in views:
+            before = self.views.get(view.rank, view)
+            known = before.in_collective if view.in_collective is None else view.in_collective
+            self.hosts[view.rank] = of
+            self.views[view.rank] = replace(
+                view,
+                stopped=view.stopped or before.stopped,
+                place=view.place or before.place,
+                in_collective=known,
+            )
 
     def inherit(self, failure: Failure) -> None:
         """Take an own failure whose message was lost with its connection."""
@@ -73,12 +113,21 @@ class Halt:
             requested: somebody asked for the stop, which is nobody's failure.
             done: nodes whose ranks had all ended with 0.
         """
-        if self.failures:
+        if self.hung_seconds is not None:
+            return Verdict(
+                charge=Charge.RESTART, failure=self.hang(f"no step for {self.hung_seconds:.0f} s", at)
+            )
+        if self.failures and not self.only_aborts:
             first, *others = sorted(
                 self.failures, key=lambda failure: failure.reason is not Reason.CONFIGURATION_REFUSED
             )
             also = tuple(failure.rank for failure in others if failure.rank is not None)[:16]
-            return Verdict(charge=Charge.RESTART, failure=replace(first, also=also), refused=self.refused)
+            return Verdict(
+                charge=Charge.RESTART,
+                failure=replace(first, also=also),
+                exception=self.exceptions.get(first.rank) if first.rank is not None else None,
+                refused=self.refused,
+            )
         if self.lost:
             node = min(self.lost)
             return Verdict(
@@ -86,11 +135,58 @@ class Halt:
             )
         if requested:
             return Verdict(charge=Charge.NOTHING)
+        if self.only_aborts:
+            ranks = ", ".join(map(str, sorted(self.aborted)[:16]))
+            words = f"ranks {ranks} were aborted (SIGABRT) without an error of their own"
+            return Verdict(charge=Charge.RESTART, failure=self.hang(words, at), certain=False)
+        witness = next((failure for failure in self.victims if failure.rank in self.late), None)
+        if witness is not None and len(self.views) > 1:
+            words = f"rank {witness.rank} waited for it until the time-out ({witness.message})"
+            return Verdict(charge=Charge.RESTART, failure=self.hang(words, at), certain=False)
         if self.victims:
             return Verdict(
                 charge=Charge.RESTART, failure=without_culprit(self.victims[0], done), certain=False
             )
         return Verdict(charge=Charge.NOTHING, certain=False)
+
+    @property
+    def only_aborts(self) -> bool:
+        """Whether several ranks were aborted at once and nothing else failed: collectives ran into their time-out."""
+        return len(self.aborted) > 1 and self.aborted >= {failure.rank for failure in self.failures}
+
+    def hang(self, observed: str, at: str) -> Failure:
+        """The rank that is behind the others, in words; no rank's fault where none is."""
+        finding = culprit.find(self.views)
+        rank = finding.rank
+        if rank is None:
+            return Failure(
+                reason=Reason.NO_PROGRESS,
+                exit_code=int(Exit.HUNG),
+                message=f"{observed}: {finding.words}"[:1024],
+                step=max((view.step for view in self.views.values()), default=None),
+                generation=self.generation,
+                at=at,
+            )
+        of = self.hosts[rank.rank]
+        return Failure(
+            reason=Reason.NO_PROGRESS,
+            rank=rank.rank,
+            node=of.node,
+            pod=of.pod or None,
+            pod_uid=of.pod_uid or None,
+            host_node=of.host_node or None,
+            exit_code=int(Exit.HUNG),
+            message=f"{observed}: {finding.words}"[:1024],
+            location=spot(rank.place),
+            step=rank.step,
+            generation=self.generation,
+            at=at,
+            also=finding.also,
+        )
+
+
+def died(item: WorkerExit) -> str:
+    return f"died of {signal_name(-item.returncode)}"
 
 
 def failure_of(item: WorkerExit, of: Hello, *, generation: int, at: str) -> Failure:

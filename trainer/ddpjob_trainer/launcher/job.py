@@ -38,6 +38,8 @@ class Settings:
     """RFC 3339, UTC."""
     saves: bool = False
     """Whether the training leaves steps to go on from; a script's files are its own affair."""
+    jitter: Callable[[], float] = lambda: 1.0
+    """What a back-off is multiplied by, so that jobs that failed together do not try again together."""
 
 
 @dataclass(kw_only=True)
@@ -61,6 +63,8 @@ class Job:
     """What the nodes are asked to have before the next generation; None: not asked yet."""
     attempts: int = 0
     """Number of the newest Prepare."""
+    now: float = 0.0
+    """When something last happened."""
     began: float = 0.0
     reached: int = 0
     """Highest optimizer step seen in this generation."""
@@ -146,6 +150,9 @@ class Job:
             outcome=self.final.outcome if self.final else None,
             ranks=self.settings.nodes * self.settings.processes_per_node,
             restoring=self.restoring.sentence[:512] if self.restoring and self.final is None else "",
+            back_off=round(self.ledger.back_off, 1)
+            if self.state is RunState.WAITING and self.now < self.ledger.not_before
+            else None,
         )
 
     def say(self, text: str) -> None:

@@ -66,7 +66,7 @@ def enter(job: Job, now: float, link: int, hello: Hello) -> None:
     if failure is not None and job.halt is not None and failure.generation == job.generation:
         job.halt.inherit(failure)
     elif failure is not None:
-        job.ledger.remember(hello.node, failure)
+        job.ledger.remember(hello, failure)
     if member.running and member.running != job.generation:
         job.send(
             member,

@@ -7,6 +7,7 @@ from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.coordinator import Coordinator
 from ddpjob_trainer.launcher.job import Settings
 from ddpjob_trainer.launcher.ledger import Ledger
+from ddpjob_trainer.launcher.link import jitter
 from ddpjob_trainer.launcher.memory import wall
 from ddpjob_trainer.launcher.rendezvous import free_port
 
@@ -26,6 +27,7 @@ def coordinator(config: Config) -> Coordinator:
         port=lambda generation: free_port(config.bind_host, config.spec.ports.rendezvous, generation),
         wall=wall,
         saves=config.spec.task is not None and config.checkpoint_dir is not None,
+        jitter=jitter,
     )
     ledger = Ledger(
         max_restarts=recovery.max_restarts,

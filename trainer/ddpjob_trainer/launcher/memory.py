@@ -80,6 +80,7 @@ class Memory:
             giver_port=self.giver_port,
             done=self.done,
             leaving=self.leaving,
+            judged=self.judged,
         )
 
     def stock(self) -> tuple[tuple[int, ...], str]:

@@ -225,6 +225,7 @@ class Launcher:
             await asyncio.sleep(BEAT_SECONDS)
             self.view.look(self.foreman.crew)
             self.learn()
+            self.foreman.watch(asyncio.get_running_loop().time())
             self.departure.give_up()
 
     def learn(self) -> None:

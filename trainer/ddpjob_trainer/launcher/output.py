@@ -10,6 +10,7 @@ import contextlib
 import os
 import queue
 import threading
+from collections import deque
 
 from ddpjob_trainer.launcher.timing import DRAIN_SECONDS, FLUSH_SECONDS
 
@@ -18,6 +19,9 @@ MAX_PIECE_BYTES = 65536
 BACKLOG_BYTES = 4 * 1024 * 1024
 """While this much waits for a slow reader, the workers' pipes are not read."""
 READ_BYTES = 65536
+TAIL_LINES = 40
+TAIL_LINE_BYTES = 512
+"""What is kept of a pipe's newest lines, for a worker that dies without another word."""
 
 
 class Splitter:
@@ -122,6 +126,8 @@ class Pump:
         self._descriptor, self.inlet = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._descriptor, False)
         self._held = False
+        self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        """The newest lines."""
         self.drained = asyncio.Event()
         """End of the pipe: nobody can write to it any more."""
 
@@ -141,6 +147,11 @@ class Pump:
             self._held = False
             self._loop.add_reader(self._descriptor, self._read)
 
+    def catch_up(self) -> None:
+        """Read what is there now."""
+        while not self.drained.is_set() and self._read():
+            pass
+
     async def drain(self) -> None:
         """Wait for the rest of the output; children of the worker that keep the pipe do not block for ever."""
         try:
@@ -150,8 +161,7 @@ class Pump:
 
     def close(self) -> None:
         """Read what is there and let go of the pipe."""
-        while not self.drained.is_set() and self._read():
-            pass
+        self.catch_up()
         self._end()
 
     def _read(self) -> bool:
@@ -178,4 +188,5 @@ class Pump:
 
     def _put(self, lines: list[bytes]) -> None:
         if lines:
+            self.tail.extend(line[:TAIL_LINE_BYTES] for line in lines[-TAIL_LINES:])
             self._sink.put(self._target, b"".join(self._prefix + line + b"\n" for line in lines))

@@ -42,6 +42,10 @@ def wait(job: Job, now: float) -> None:
     if inherited is not None and job.ledger.spent:
         job.finish(Outcome.FAILED, inherited)
         return
+    if job.newest > job.ledger.judged and any(
+        member.hello.generation == job.newest for member in job.members
+    ):
+        job.ledger.miss_verdict(job.newest, job.settings.wall())
     if restoring.is_over(job, now):
         begin(job, now)
 

@@ -4,8 +4,10 @@ Why apart: one incident is one pass through these rules, so it is counted once; 
 Must not: begin the next one (`starting.py`).
 """
 
-from ddpjob_api.messages import Done, Failed, Pause, Paused, Stop, StopAt, Stopped
-from ddpjob_api.report import Outcome, RunState
+import signal
+
+from ddpjob_api.messages import Done, Failed, Hung, Pause, Paused, Stop, StopAt, Stopped
+from ddpjob_api.report import Outcome, RunState, WorkerExit
 from ddpjob_trainer.launcher.halt import Charge, Halt
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
@@ -24,10 +26,29 @@ def failed(job: Job, now: float, member: Member, message: Failed) -> None:
         return
     if job.halt is None or not job.halt.hard:
         rank = message.exits[0].rank if message.exits else "?"
-        stop(job, now, f"rank {rank} failed")
+        stop(job, now, f"rank {rank} failed", post_mortem=any(unexplained(item) for item in message.exits))
     assert job.halt is not None
     job.reached = max((job.reached, *(item.step for item in message.exits)))
     job.halt.add(message.exits, member.hello, job.settings.wall())
+
+
+def unexplained(item: WorkerExit) -> bool:
+    """Whether another rank may be the one to blame, and be alive: a time-out, or NCCL's watchdog."""
+    return item.late or item.returncode == -signal.SIGABRT
+
+
+def hung(job: Job, now: float, member: Member, message: Hung) -> None:
+    """A launcher sees a rank that makes no step: all are stopped, and looked at first."""
+    if message.generation != job.generation or job.state not in {RunState.RUNNING, RunState.STOPPING}:
+        return
+    if job.halt is None or not job.halt.hard:
+        rank = message.ranks[0].rank if message.ranks else "?"
+        why = f"rank {rank} on {who(member.hello)} made no step for {message.seconds:.0f} s"
+        stop(job, now, why, post_mortem=True)
+        assert job.halt is not None
+        job.halt.hung_seconds = message.seconds
+    assert job.halt is not None
+    job.halt.see(message.ranks, member.hello)
 
 
 def stopped(job: Job, member: Member, message: Stopped) -> None:
@@ -39,6 +60,7 @@ def stopped(job: Job, member: Member, message: Stopped) -> None:
     if job.halt is not None and message.generation == job.generation:
         job.reached = max((job.reached, *(item.step for item in message.exits)))
         job.halt.add(message.exits, member.hello, job.settings.wall())
+        job.halt.see(message.ranks, member.hello)
 
 
 def done(job: Job, member: Member, message: Done) -> None:
@@ -79,9 +101,11 @@ def paused(job: Job, member: Member, message: Paused) -> None:
     if halt is None or halt.hard or message.generation != job.generation or halt.stop_at is not None:
         return
     halt.boundaries[member.node] = message.boundary
+    if message.held:
+        halt.held.add(member.node)
 
 
-def stop(job: Job, now: float, why: str) -> None:
+def stop(job: Job, now: float, why: str, *, post_mortem: bool = False) -> None:
     """End the running generation at once."""
     if job.halt is None:
         job.halt = Halt(generation=job.generation, opened=now, hard=True)
@@ -89,13 +113,18 @@ def stop(job: Job, now: float, why: str) -> None:
         job.halt.hard = True
     job.state = RunState.STOPPING
     job.say(f"generation {job.generation} is stopped: {why}")
-    job.broadcast(Stop(term=job.term, generation=job.generation, why=why[:1024]))
+    job.halt.post_mortem = post_mortem
+    job.broadcast(Stop(term=job.term, generation=job.generation, why=why[:1024], post_mortem=post_mortem))
 
 
 def repeat_halt(job: Job, member: Member, halt: Halt) -> None:
     """Tell a launcher that was away where the stop stands."""
     if halt.hard:
-        job.send(member, Stop(term=job.term, generation=job.generation, why="the generation is stopped"))
+        why = "the generation is stopped"
+        job.send(
+            member,
+            Stop(term=job.term, generation=job.generation, why=why, post_mortem=halt.post_mortem),
+        )
     elif halt.stop_at is not None:
         job.send(member, StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
     else:
@@ -121,7 +150,9 @@ def continue_soft(job: Job, now: float, halt: Halt) -> None:
         if highest <= 0:
             stop(job, now, "no rank has made a step yet, so there is nothing to save")
             return
-        halt.stop_at = highest + 1
+        # Where all who have reached it evaluate, nobody is past it, and an evaluation may take long.
+        there = {node for node, boundary in halt.boundaries.items() if boundary == highest}
+        halt.stop_at = highest if there <= halt.held else highest + 1
         job.say(f"generation {job.generation}: all ranks save and stop at step {halt.stop_at}")
         job.broadcast(StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
     elif halt.deadline is not None and now >= halt.deadline and not job.members.quiet:
@@ -142,15 +173,26 @@ def conclude(job: Job, now: float, halt: Halt) -> None:
     charge = verdict.charge
     if charge is Charge.NOTHING and not job.job_stop:
         charge = Charge.DISRUPTION
-    if verdict.refused:
+    permanent = job.ledger.permanent(verdict) if charge is Charge.RESTART else None
+    if verdict.refused or permanent is not None or (job.job_stop and charge is Charge.RESTART):
         charge = Charge.NOTHING  # it is not tried again
     lived = job.reached == 0 and now >= job.began + HEALTHY_SECONDS
     fruitful = job.reached > (job.resume_step or 0) or lived
-    job.ledger.enter(verdict, charge, generation=job.generation, fruitful=fruitful, now=now)
+    job.ledger.enter(
+        verdict,
+        charge,
+        generation=job.generation,
+        fruitful=fruitful,
+        now=now,
+        jitter=job.settings.jitter(),
+    )
     job.say(ended(job.generation, verdict.failure, charge, job.ledger))
     job.halt = None
     if verdict.refused:
         job.finish(Outcome.REFUSED, verdict.failure)
+    elif permanent is not None and not job.job_stop:
+        job.say(f"it is not tried again: {permanent.message}")
+        job.finish(Outcome.FAILED, permanent)
     elif job.ledger.spent:
         job.finish(Outcome.FAILED, verdict.failure)
     elif job.job_stop:

@@ -51,7 +51,12 @@ def ended(generation: int, failure: Failure | None, charge: Charge, ledger: Ledg
         else f"; more disruptions than recovery.maxDisruptions {disruptions}",
         Charge.NOTHING: "",
     }[charge]
-    return f"generation {generation} ended{cause}{counted}"
+    wait = (
+        f"; next try in {ledger.back_off:.1f} s, after {ledger.barren} failures in a row without a step"
+        if ledger.back_off and charge is Charge.RESTART and not ledger.spent
+        else ""
+    )
+    return f"generation {generation} ended{cause}{counted}{wait}"
 
 
 def outcome(finish: Finish, nodes: int) -> str:

@@ -102,6 +102,15 @@ class Board:
         """Publish the boundary, wait while the launcher holds us, and say whether to save and stop."""
         return self.page is not None and boundary.reach(self.page, step)
 
+    def can_stop_at(self, step: int) -> None:
+        """Offer to stop after `step` although this rank has gone on from there; 0 takes it back."""
+        self.put({Slot.CAN_STOP_AT: step})
+
+    def told_to_stop(self, step: int) -> bool:
+        """Whether the launcher has named a stop step and `step` reaches it; does not wait."""
+        stop_at = self.page.slots[Slot.STOP_AT] if self.page is not None else 0
+        return 0 < stop_at <= step
+
     def line(self, text: str) -> None:
         """Tell people, if this is the rank that speaks."""
         if self.speaks:

@@ -5,7 +5,7 @@ change the model.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -29,13 +29,18 @@ def evaluate(
     seed: int,
     precision: Precision,
     device: torch.device,
-) -> dict[str, float]:
-    """The means of what the task measures, equal on all ranks; values that are not finite are left out."""
+    stop: Callable[[], bool],
+) -> dict[str, float] | None:
+    """The means of what the task measures, equal on all ranks; values that are not finite are left out.
+
+    `stop` is asked after every batch; where any rank's says so, all end here with None.
+    """
     source = Batches(evaluation.dataset, collate, seed, "evaluation")
     size = len(evaluation.dataset)  # type: ignore[arg-type]
     shares = shares_of(size, evaluation.batch_size or layout.micro_batch, layout)
     sums: dict[str, float] = {}
     count = 0.0
+    stopped = False
     was_training = model.training
     model.eval()
     # Not inference_mode: what a model caches in its first forward pass may be needed in training later.
@@ -46,8 +51,13 @@ def evaluate(
             for name, value in measured.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
             count += float(counted)
+            if stop():
+                stopped = True
+                break
     model.train(was_training)
-    means = over_ranks(sums, count)
+    means = over_ranks(sums, count, stopped=stopped)
+    if means is None:
+        return None
     if evaluation.summarize is not None:
         means = evaluation.summarize(means)
     return {name: value for name, value in means.items() if math.isfinite(value)}
@@ -61,13 +71,15 @@ def shares_of(size: int, batch_size: int, layout: Layout) -> Iterator[Share]:
         yield Share(epoch=0, positions=positions, samples=tuple(positions))
 
 
-def over_ranks(sums: dict[str, float], count: float) -> dict[str, float]:
-    """Means over all ranks' sums, added in rank order."""
-    everywhere = from_all((sums, count))
-    total = sum(each_count for _, each_count in everywhere)
-    names = sorted({name for each, _ in everywhere for name in each})
+def over_ranks(sums: dict[str, float], count: float, *, stopped: bool) -> dict[str, float] | None:
+    """Means over all ranks' sums, added in rank order; None where a rank has stopped before its end."""
+    everywhere = from_all((sums, count, stopped))
+    if any(each_stopped for _, _, each_stopped in everywhere):
+        return None
+    total = sum(each_count for _, each_count, _ in everywhere)
+    names = sorted({name for each, _, _ in everywhere for name in each})
     return {
-        name: sum(each.get(name, 0.0) for each, _ in everywhere) / total if total else math.nan
+        name: sum(each.get(name, 0.0) for each, _, _ in everywhere) / total if total else math.nan
         for name in names
     }
 

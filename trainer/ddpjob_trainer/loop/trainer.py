@@ -142,18 +142,24 @@ class Trainer:
                 elif self.saver.copy_due_after(self.step):
                     self.copy()
                 if self.board.stop_here(self.step) or words.stop:
-                    self.save()
-                    self.board.line(f"stopped on request after step {self.step} of {self.total_steps}")
-                    return False
+                    return self.stop()
                 if self.step == self.total_steps:
                     break
             if self.step < self.total_steps:
-                self.evaluate()
+                if not self.evaluate() or self.board.stop_here(self.step):
+                    return self.stop()
                 self.epoch, self.consumed = self.epoch + 1, 0
         self.save()
-        self.evaluate()
+        if not self.evaluate():
+            return self.stop()
         self.finish()
         return True
+
+    def stop(self) -> bool:
+        """Save, and say so; all ranks are here."""
+        self.save()
+        self.board.line(f"stopped on request after step {self.step} of {self.total_steps}")
+        return False
 
     def rest_of_epoch(self) -> Iterator[tuple[Window, Iterator[Any]]]:
         """The optimizer steps left in this epoch, and where their batches come from."""
@@ -271,13 +277,14 @@ class Trainer:
             )
         return math.nan
 
-    def evaluate(self) -> None:
-        """Measure what the task measures, and say it."""
+    def evaluate(self) -> bool:
+        """Measure what the task measures, and say it; False if all ranks ended it because a stop was asked for."""
         where = f"epoch {self.epoch + 1} step {self.step}/{self.total_steps}"
         if self.task.evaluate is not None:
             with self.board.phase(Phase.EVALUATION):
+                self.board.can_stop_at(self.step)
                 share_buffers(self.model)
-                self.result |= evaluate(
+                measured = evaluate(
                     self.model,
                     self.task.evaluate,
                     collate=self.task.collate,
@@ -286,9 +293,15 @@ class Trainer:
                     seed=self.told.task.seed,
                     precision=self.told.task.precision,
                     device=self.device,
+                    stop=lambda: self.stop_wished() or self.board.told_to_stop(self.step),
                 )
+                self.board.can_stop_at(0)
+            if measured is None:
+                return False
+            self.result |= measured
         self.board.line(" ".join([where, *(f"{name} {value:.4g}" for name, value in self.result.items())]))
         self.board.report(**self.result)
+        return True
 
     def finish(self) -> None:
         """Check once more that all ranks have the same model, and report it."""

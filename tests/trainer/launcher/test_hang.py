@@ -1,0 +1,127 @@
+"""Real launchers on loopback: a rank that makes no steps is found, looked at, named and started again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trainer.launcher.local import LocalJob
+from tests.trainer.launcher.test_scenarios import script
+
+from ddpjob_api.conditions import Reason
+from ddpjob_api.page import Phase, Slot, WorkerState
+from ddpjob_trainer.launcher.watchdog import Watchdog
+from ddpjob_trainer.page import Page
+
+pytestmark = pytest.mark.timeout(120)
+MakeJob = Callable[..., LocalJob]
+STEPS = Slot.GENERATION_STEPS
+RECOVERY = {"gracePeriodSeconds": 10, "progressTimeoutSeconds": 2}
+
+HANGS = [
+    ("hang", {"together": 60}, "rank 1 of node 1 (test-1)", "no step for", "in misbehave after step 2"),
+    (
+        "stop",
+        {"together": 60},
+        "rank 1 of node 1 (test-1)",
+        "no step for",
+        "its process is stopped (SIGSTOP)",
+    ),
+    ("stop", {"together": 1}, "rank 1 of node 1 (test-1)", "Timed out waiting", "its process is stopped"),
+    pytest.param(
+        "stop",
+        {"together": 60},
+        "rank 1 of node 1 (test-1)",
+        "no step for",
+        "its process is stopped (SIGSTOP)",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        "hang",
+        {"together": 1},
+        "rank 1 of node 1 (test-1)",
+        "Timed out waiting",
+        "in misbehave after step 2",
+        marks=pytest.mark.slow,
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "plan", "who", "seen", "doing"), HANGS)
+def test_the_rank_that_stands_still_is_named_and_all_start_again(
+    job: MakeJob, tmp_path: Path, fault: str, plan: dict[str, Any], who: str, seen: str, doing: str
+) -> None:
+    program = script(20, faults={"1": {"1": fault}}, state=str(tmp_path), **plan)
+    run = job(2, program, recovery=RECOVERY, checkpoint={"everySteps": 1000})
+    first, second = run.launch_all()
+    first.wrote("[rank 0] generation 2")
+    failure = run.report().last_failure
+    assert failure is not None
+    assert (failure.reason, failure.exit_code, failure.rank) == (Reason.NO_PROGRESS, 87, 1)
+    assert seen in failure.message
+    assert doing in failure.message
+    assert who in first.output
+    assert "program.py:" in str(failure.location)
+    kept = tmp_path / "checkpoints" / "post-mortem" / "generation-1"
+    assert {path.name for path in kept.iterdir()} >= {"rank-1.txt", "rank-1.json"}
+    assert "in misbehave" in (kept / "rank-1.txt").read_text()
+    assert json.loads((kept / "rank-1.json").read_text())["step"] == 2
+    assert [first.code(), second.code()] == [0, 0]
+    assert (first.message.restarts, first.message.disruptions) == (1, 0)
+
+
+def test_a_hang_without_a_restart_left_ends_with_87(job: MakeJob, tmp_path: Path) -> None:
+    program = script(20, faults={"1": {"0": "hang"}}, state=str(tmp_path), together=60)
+    run = job(1, program, recovery={**RECOVERY, "maxRestarts": 0})
+    (launcher,) = run.launch_all()
+    assert launcher.code() == 87
+    failure = launcher.message.failure
+    assert failure is not None and failure.reason is Reason.NO_PROGRESS
+    assert "misbehave after step 2" in launcher.message.message
+    assert (run.folder / "run-n0-i0" / "post-mortem" / "generation-1" / "rank-0.txt").exists()
+
+
+LIMIT = 10.0
+LOOKS: list[tuple[str, list[tuple[float, dict[Slot, float]]], float | None]] = [
+    # (seconds, what the page says then), …: for how long nothing was seen at the last look
+    ("a step now and then", [(0, {}), (1, {STEPS: 1}), (9, {STEPS: 2}), (18, {})], None),
+    ("no step any more", [(0, {}), (1, {STEPS: 1}), (11, {})], 10.0),
+    ("the first step may take ten times as long", [(0, {}), (99, {})], None),
+    ("and no longer", [(0, {}), (100, {})], 100.0),
+    ("an evaluation too", [(0, {STEPS: 1}), (5, {Slot.PHASE: Phase.EVALUATION}), (104, {})], None),
+    ("and no longer than that", [(0, {STEPS: 1}), (5, {Slot.PHASE: Phase.CHECKPOINT}), (105, {})], 100.0),
+    (
+        "after it the clock begins anew",
+        [(0, {STEPS: 1}), (5, {Slot.PHASE: Phase.EVALUATION}), (90, {Slot.PHASE: 0}), (99, {})],
+        None,
+    ),
+    (
+        "held by us",
+        [(0, {STEPS: 1}), (5, {Slot.PHASE: Phase.PAUSED}), (500, {}), (501, {Slot.PHASE: 0})],
+        None,
+    ),
+    ("ending", [(0, {STEPS: 1}), (5, {Slot.STATE: WorkerState.EXITING}), (90, {})], None),
+]
+
+
+@pytest.mark.parametrize(("looks", "idle"), [case[1:] for case in LOOKS], ids=[case[0] for case in LOOKS])
+def test_a_rank_is_overdue_by_its_steps_and_its_phase(
+    tmp_path: Path, looks: list[tuple[float, dict[Slot, float]]], idle: float | None
+) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        watched, off = Watchdog(LIMIT), Watchdog(0.0)
+        found: float | None = None
+        for now, says in looks:
+            for slot, value in says.items():
+                page[slot] = value
+            found = watched.overdue({0: page}, now)
+            assert off.overdue({0: page}, now) is None
+    assert found == idle
+
+
+def test_a_command_cannot_be_watched_and_says_so(job: MakeJob) -> None:
+    run = job(1, {"command": ["sleep", "3"]}, recovery={**RECOVERY, "progressTimeoutSeconds": 1})
+    (launcher,) = run.launch_all()
+    assert launcher.code() == 0
+    assert "progressTimeoutSeconds has no effect: the steps of a command are not seen" in launcher.output

@@ -1,0 +1,155 @@
+"""Where the ranks of a crew stand when their generation is stopped, and what is kept of it for people.
+
+Why apart: pages, /proc and stacks are read while the workers still live, and whatever is in them (or is missing) must
+not keep the stop from going on. Must not: signal anybody (`crew.py`), or compare ranks (`culprit.py`).
+
+torch's flight recorder is not taken: only the process itself can dump it, from Python, and a hung one runs none.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ddpjob_api.page import Phase, Slot, WorkerState
+from ddpjob_api.report import RankView
+from ddpjob_trainer.page import Page
+
+FOLDER = "post-mortem"
+KEPT = 5
+"""Generations whose stacks are kept."""
+MAX_STACKS_BYTES = 256 * 1024
+FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)$')
+PACKAGES = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
+)
+OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3[^/]*/|^<frozen ")
+COLLECTIVE = re.compile(r"torch/(?:distributed/|autograd/graph\.py|nn/parallel/distributed\.py)")
+DEEP = 8
+"""Innermost frames in which a collective is looked for."""
+
+
+def view(rank: int, page: Page, *, stopped: bool, now: float) -> RankView:
+    """One rank, from its page."""
+    return RankView(
+        rank=rank,
+        step=int(page[Slot.STEP]),
+        sequence=int(page[Slot.COLLECTIVE_SEQUENCE]),
+        micro_batches=int(page[Slot.MICRO_BATCHES]),
+        joined=page[Slot.PROCESS_GROUP_AT] > 0,
+        phase=phase_name(page),
+        phase_seconds=round(max(0.0, now - page[Slot.PHASE_SINCE]), 1) if page[Slot.PHASE_SINCE] else 0.0,
+        stopped=stopped,
+        ended=page[Slot.STATE] == WorkerState.FINISHED and page[Slot.EXIT_CODE] == 0,
+    )
+
+
+def with_stacks(seen: RankView, stacks: Path) -> RankView:
+    """And from the newest stacks it wrote."""
+    frames = innermost(read(stacks))
+    return replace(
+        seen,
+        place=place(frames),
+        in_collective=any(COLLECTIVE.search(file) for file, _, _ in frames[:DEEP]) if frames else None,
+    )
+
+
+def phase_name(page: Page) -> str:
+    with contextlib.suppress(ValueError):
+        return Phase(int(page[Slot.PHASE])).name.lower()
+    return ""
+
+
+def read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_STACKS_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def innermost(text: str) -> list[tuple[str, int, str]]:
+    """The frames of the thread that got the signal, which is the main thread, the innermost first."""
+    _, _, block = text.rpartition("Current thread ")
+    found: list[tuple[str, int, str]] = []
+    for line in block.splitlines()[1:]:
+        match = FRAME.match(line)
+        if match is None:
+            break
+        found.append((match["file"], int(match["line"]), match["function"]))
+    return found
+
+
+def place(frames: list[tuple[str, int, str]]) -> str | None:
+    """`train.py:20 in load`: the innermost frame that is the user's, else the innermost of all."""
+    for file, line, function in frames:
+        path = os.path.realpath(file)
+        if not FOREIGN.search(file) and not path.startswith((OURS, *PACKAGES)):
+            return f"{file}:{line} in {function}"[-256:]
+    return "{}:{} in {}".format(*frames[0])[-256:] if frames else None
+
+
+def spot(found: str | None) -> str | None:
+    """`train.py:20` of a place."""
+    return found.rpartition(" in ")[0] if found else None
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state; empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def folder_of(checkpoint_dir: Path | None, run_dir: Path) -> Path:
+    """Beside the checkpoints, which outlive the pod more often; else where the pages are."""
+    return (checkpoint_dir or run_dir) / FOLDER
+
+
+def numbers(page: Page) -> dict[str, float]:
+    """A copy of a page's slots."""
+    return {slot.name.lower(): page[slot] for slot in Slot}
+
+
+def keep(folder: Path, generation: int, found: RankView, snapshot: Mapping[str, float], stacks: Path) -> Path:
+    """Write what is known of one rank; returns the generation's folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = folder / f"generation-{generation}"
+    target.mkdir(parents=True, exist_ok=True)
+    text = read(stacks) or "no stacks: the process did not answer within the time for it\n"
+    (target / f"rank-{found.rank}.txt").write_text(text)
+    document = {
+        "rank": found.rank,
+        "step": found.step,
+        "phase": found.phase,
+        "phase_seconds": found.phase_seconds,
+        "collective_sequence": found.sequence,
+        "stopped": found.stopped,
+        "place": found.place,
+        "page": dict(snapshot),
+    }
+    (target / f"rank-{found.rank}.json").write_text(json.dumps(document, indent=1) + "\n")
+    prune(folder)
+    return target
+
+
+def prune(folder: Path) -> None:
+    """Keep the newest generations."""
+    numbered: list[tuple[int, Path]] = []
+    for path in folder.glob("generation-*"):
+        number = path.name.removeprefix("generation-")
+        if number.isdecimal():
+            numbered.append((int(number), path))
+    for _, path in sorted(numbered)[:-KEPT]:
+        shutil.rmtree(path, ignore_errors=True)

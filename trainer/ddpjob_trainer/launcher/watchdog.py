@@ -1,0 +1,52 @@
+"""Whether a rank has stopped making steps, by its page alone.
+
+Why apart: what counts as no progress (`recovery.progressTimeoutSeconds`) is one rule for every phase, and it must not
+depend on the worker, which may be stopped or stuck in the kernel. Must not: blame a rank (`culprit.py`): all ranks
+stand still when one does.
+"""
+
+from dataclasses import dataclass
+
+from ddpjob_api.page import PATIENCE, PATIENT, Phase, Slot, WorkerState
+from ddpjob_trainer.page import Page
+
+
+@dataclass
+class Seen:
+    """The newest look at a rank at which something had moved."""
+
+    mark: tuple[int, bool]
+    since: float
+
+
+class Watchdog:
+    """Follows the pages of one crew."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        """`limit_seconds`: 0 never finds anything."""
+        self._limit = limit_seconds
+        self._seen: dict[int, Seen] = {}
+
+    def overdue(self, pages: dict[int, Page], now: float) -> float | None:
+        """For how many seconds a rank has made no progress, if that is longer than it may; `pages` by rank."""
+        found: list[float] = []
+        for rank, page in pages.items():
+            patient = allowed_to_wait(page)
+            mark = (int(page[Slot.GENERATION_STEPS]), patient)
+            seen = self._seen.get(rank)
+            if seen is None or seen.mark != mark or page[Slot.PHASE] == Phase.PAUSED:
+                self._seen[rank] = Seen(mark, now)
+                continue
+            idle = now - seen.since
+            if self._limit and idle >= self._limit * (PATIENCE if patient else 1):
+                found.append(idle)
+        return max(found, default=None)
+
+
+def allowed_to_wait(page: Page) -> bool:
+    """Whether a rank does what takes long and makes no steps."""
+    return (
+        page[Slot.GENERATION_STEPS] == 0
+        or int(page[Slot.PHASE]) in PATIENT
+        or page[Slot.STATE] == WorkerState.EXITING
+    )

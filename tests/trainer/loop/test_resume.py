@@ -80,6 +80,15 @@ def test_one_wish_to_stop_stops_all_at_the_same_step_and_saves(run, tmp_path, ra
     assert complete_steps(tmp_path / "checkpoints") == (3,)
 
 
+def test_a_wish_to_stop_during_an_evaluation_ends_it_on_all_ranks_and_saves(run, tmp_path):
+    task = {"entrypoint": "counted", "params": {"size": 11}, "task": {"epochs": 2}}
+    outcomes = run(**task, stop=(1, 3))
+    assert [(each.done, each.steps) for each in outcomes] == [(False, 2), (False, 2)]
+    assert [each.slots["CAN_STOP_AT"] for each in outcomes] == [0, 0]
+    assert complete_steps(tmp_path / "checkpoints") == (2,)
+    assert "sum" in run(**task, resume=2)[0].result
+
+
 def test_the_launchers_word_stops_at_its_step(run, tmp_path):
     outcomes = run(stop_at=6)
     assert [(each.done, each.steps) for each in outcomes] == [(False, 6), (False, 6)]

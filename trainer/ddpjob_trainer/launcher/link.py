@@ -99,7 +99,9 @@ class Link:
         wait = RECONNECT_FIRST_SECONDS
         loop = asyncio.get_running_loop()
         alone_since = loop.time()
-        while True:
+        me = asyncio.current_task()
+        # A cancellation that meets a connection's own end is lost in wait_for (Python 3.11), but not forgotten.
+        while me is None or not me.cancelling():
             try:
                 await self._session()
                 wait, alone_since, self._tries = RECONNECT_FIRST_SECONDS, loop.time(), 0

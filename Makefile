@@ -6,7 +6,7 @@ HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
 
-.PHONY: demo test test-all chaos lint unit format docs cluster-up cluster-down demo-cluster clean
+.PHONY: demo test test-all chaos settings-matrix lint unit format docs cluster-up cluster-down demo-cluster clean
 
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
@@ -22,6 +22,9 @@ chaos: .venv/.dev                    ## break trainings on a cluster in every wa
 
 unit: .venv/.dev                     ## everything but the cluster
 	$(BIN)/pytest -m "$(BOUNDED) and not cluster"
+
+settings-matrix: .venv/.dev          ## real programs × settings: asked and in effect; exit 1 on a silent difference
+	$(BIN)/python -m tests.trainer.programs.matrix
 
 lint: .venv/.dev                     ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

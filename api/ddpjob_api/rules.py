@@ -36,6 +36,8 @@ class Facts:
     sync_batch_norm_on_cpu: bool | None = None
     has_buffers: bool | None = None
     bf16_hook_on_gloo: bool | None = None
+    checkpointing_seen: GradientCheckpointing | None = None
+    """What a script was seen to do; a task says it in its spec."""
     nothing_unused: bool | None = None
     """After some steps with findUnusedParameters: no parameter was unused."""
     claim_read_write_once: bool | None = None
@@ -81,8 +83,9 @@ def reserved_names(facts: Facts) -> bool:
     return any(is_reserved_env(variable.name) for variable in facts.spec.env)
 
 
-def checkpointing(facts: Facts, mode: GradientCheckpointing) -> bool:
-    return facts.spec.task is not None and facts.spec.task.gradient_checkpointing is mode
+def checkpointing(facts: Facts, *modes: GradientCheckpointing) -> bool:
+    task = facts.spec.task
+    return (task.gradient_checkpointing if task is not None else facts.checkpointing_seen) in modes
 
 
 def undivided(facts: Facts) -> bool:
@@ -180,12 +183,29 @@ RULES = (
         sentence="findUnusedParameters with reentrant gradient checkpointing fails in torch; set "
         "task.gradientCheckpointing: NonReentrant, or findUnusedParameters: false, or staticGraph: true",
         applies=lambda f: (
-            checkpointing(f, GradientCheckpointing.REENTRANT)
+            f.spec.task is not None
+            and checkpointing(f, GradientCheckpointing.REENTRANT)
             and bool(f.spec.ddp.find_unused_parameters)
             and not f.spec.ddp.static_graph
         ),
         source="pytorch#24005",
         in_crd=True,
+    ),
+    Rule(
+        id="reentrant-unused-seen",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "findUnusedParameters"),
+        sentence="findUnusedParameters with reentrant gradient checkpointing fails in torch; set use_reentrant=False "
+        "where the program turns checkpointing on (Hugging Face: gradient_checkpointing_kwargs), or "
+        "findUnusedParameters: false, or staticGraph: true",
+        applies=lambda f: (
+            f.spec.task is None
+            and checkpointing(f, GradientCheckpointing.REENTRANT)
+            and bool(f.spec.ddp.find_unused_parameters)
+            and not f.spec.ddp.static_graph
+        ),
+        source="pytorch#24005",
+        at_run_time=True,
     ),
     Rule(
         id="ports-overlap",
@@ -325,8 +345,7 @@ RULES = (
         "set broadcastBuffers: false unless ranks must share BatchNorm statistics",
         applies=lambda f: (
             bool(f.spec.ddp.broadcast_buffers)
-            and not checkpointing(f, GradientCheckpointing.NONE)
-            and f.spec.task is not None
+            and checkpointing(f, GradientCheckpointing.NON_REENTRANT, GradientCheckpointing.REENTRANT)
         ),
     ),
     Rule(

@@ -9,7 +9,7 @@ from ddpjob_api import parse
 from ddpjob_api.accelerators import accelerator
 from ddpjob_api.plan import Refused, micro_batch, plan
 from ddpjob_api.rules import RULES, Facts, Verdict, facts_of, judge
-from ddpjob_api.spec import Backend
+from ddpjob_api.spec import Backend, GradientCheckpointing
 
 TASK: dict[str, Any] = {"entrypoint": "a.b:c", "epochs": 1, "globalBatchSize": 64}
 SCRIPT: dict[str, Any] = {"script": {"args": ["train.py"]}}
@@ -52,6 +52,20 @@ CASES: list[tuple[str, Facts]] = [
     ("ports-overlap", facts({**SCRIPT, "ports": {"metrics": 29500}})),
     ("ports-overlap", facts({**SCRIPT, "ports": {"metrics": 29400}})),
     ("reentrant-unused", facts({**task(gradientCheckpointing="Reentrant"), "ddp": {"findUnusedParameters": True}})),
+    (
+        "reentrant-unused-seen",
+        facts(
+            {**SCRIPT, "ddp": {"findUnusedParameters": True}},
+            checkpointing_seen=GradientCheckpointing.REENTRANT,
+        ),
+    ),
+    (
+        "unused-non-reentrant",
+        facts(
+            {**SCRIPT, "ddp": {"findUnusedParameters": True}},
+            checkpointing_seen=GradientCheckpointing.NON_REENTRANT,
+        ),
+    ),
     ("global-batch", facts({**task(globalBatchSize=65), "nodes": 2})),
     ("nccl-without-gpu", facts({**SCRIPT, "ddp": {"backend": "NCCL"}})),
     ("nccl-without-gpu-seen", facts({**SCRIPT, "ddp": {"backend": "NCCL"}}, accelerator_present=False)),

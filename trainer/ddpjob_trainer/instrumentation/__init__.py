@@ -10,9 +10,18 @@ become the program's (a patch that does not fit the torch at hand is left out, a
 """
 
 from ddpjob_api.page import Slot
-from ddpjob_trainer.instrumentation import autograd, compiler, ddp, optimizer, process_group
+from ddpjob_trainer.instrumentation import (
+    autograd,
+    compiler,
+    ddp,
+    frameworks,
+    optimizer,
+    process_group,
+    recomputation,
+)
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.imports import PostImport
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.instrumentation.settings import Settings
@@ -40,6 +49,7 @@ def install(worker: Worker) -> None:
     hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock))
     hooks.add("torch.optim.optimizer", lambda module: optimizer.patch(module, worker, clock, effect))
     hooks.add("torch._dynamo.trace_rules", compiler.patch)
+    hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
     hooks.add(
         "torch.distributed.distributed_c10d",
         lambda module: process_group.patch(module, worker, settings, verdicts, effect),
@@ -48,3 +58,4 @@ def install(worker: Worker) -> None:
         "torch.nn.parallel.distributed",
         lambda module: ddp.patch(module, worker, settings, verdicts, clock, effect),
     )
+    frameworks.install(hooks, Shared(worker=worker, settings=settings, verdicts=verdicts, notices=notices))

@@ -18,6 +18,8 @@ from ddpjob_trainer.worker import Worker
 
 MIB = 1024 * 1024
 MAX_BUCKETS = 64
+SHARDED = frozenset({"DTensor", "FlatParameter"})
+"""Classes of parameters that are a part of a whole: FSDP2 and tensor parallelism, FSDP1."""
 
 
 class Effect:
@@ -35,6 +37,7 @@ class Effect:
         """Of models that live; each is read a last time when its model goes."""
         self._finished_count = 0
         self._counts_collectives = True
+        self._sharded = False
         notices.changed = self._publish_later
 
     def group_made(self, c10d: Any) -> None:
@@ -81,6 +84,19 @@ class Effect:
         )
         self._worker.put_fact(Fact.DDP, render(found))
 
+    def first_step(self, optimizer: Any) -> None:
+        """Training runs; say so where it runs without a DDP object because the parameters are sharded."""
+        if self._first is not None or not asks_of_ddp(self._worker.settings):
+            return
+        parameters = (each for group in optimizer.param_groups for each in group["params"])
+        if any(type(each).__name__ in SHARDED for each in parameters):
+            self._sharded = True
+            self._notices.warn(
+                "spec.ddp: the program shards its parameters (FSDP, tensor parallelism) and has no "
+                "DistributedDataParallel, so of these settings only backend and timeoutSeconds are in effect "
+                "(docs: running-a-script, when DDP is the wrong tool)"
+            )
+
     def collective_sequence(self) -> int:
         """Collectives that the default group has begun; 0 where its backend does not count."""
         group = self._c10d.GroupMember.WORLD if self._c10d is not None else None
@@ -95,7 +111,8 @@ class Effect:
     def finish(self) -> None:
         """The program has ended."""
         wanted = self._worker.settings
-        if self._first is None and self._clock.steps and self._c10d is not None and wanted != DDP():
+        plain = self._first is None and not self._sharded
+        if plain and self._clock.steps and self._c10d is not None and wanted != DDP():
             self._notices.warn(
                 f"spec.ddp has no effect: the program made {self._clock.steps} optimizer steps and wrapped no model in "
                 "DistributedDataParallel"
@@ -113,6 +130,12 @@ class Effect:
         """A notice that comes when training runs must not wait for the end."""
         if self._clock.steps:
             self.publish()
+
+
+def asks_of_ddp(wanted: DDP) -> bool:
+    """Whether the resource sets anything that only a DDP object can have."""
+    group = DDP(backend=wanted.backend, timeout=wanted.timeout, overrides=wanted.overrides)
+    return wanted != group
 
 
 def settings_of(model: Any) -> dict[str, Any]:

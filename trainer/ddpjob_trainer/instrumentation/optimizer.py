@@ -31,6 +31,8 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect) -> None:
         if not worker.live or not clock.step_ends(optimizer):
             return
         slots[SEQUENCE] = effect.collective_sequence()
+        if clock.steps == 1:
+            effect.first_step(optimizer)
         if clock.steps in PUBLISHED_STEPS:
             effect.publish()
         if clock.steps == 1 and worker.imports_file is not None:

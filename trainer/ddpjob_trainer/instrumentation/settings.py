@@ -1,6 +1,6 @@
 """Which value torch gets: the resource's where it has one, else the script's; and what is reported about it.
 
-Why apart: the precedence stands here once, for process group and DDP alike. A value set in the resource wins, an empty
+Why apart: the precedence stands here once, for frameworks, process group and DDP alike. A value set in the resource wins, an empty
 one touches nothing. Must not: patch, or judge combinations (`verdicts.py`).
 
 torch 2.13 renamed `broadcast_buffers` to `forward_sync_buffers` and changed what False means: the old name also skips
@@ -27,18 +27,67 @@ PLAIN = (
 )
 
 
+FIELDS = {
+    "gradientAccumulationSteps": "gradient_accumulation_steps",
+    "bucketCapMB": "bucket_cap_mb",
+    "broadcastBuffers": "broadcast_buffers",
+    "findUnusedParameters": "find_unused_parameters",
+    "staticGraph": "static_graph",
+    "gradientAsBucketView": "gradient_as_bucket_view",
+    "timeoutSeconds": "timeout",
+}
+"""The resource's names, and the fields of `spec.DDP` that hold them."""
+
+
 class Settings:
-    """The resource's wishes, laid over what a script passes to torch."""
+    """The resource's wishes, laid over what a script passes to a framework or to torch."""
 
     def __init__(self, wanted: DDP, notices: Notices) -> None:
         self.wanted = wanted
         self._notices = notices
-        self._apply = wanted.overrides is Overrides.APPLY
+        self.apply = wanted.overrides is Overrides.APPLY
+        self._handed: dict[str, str] = {}
+        """What a framework hands down to torch against the resource's wish; said already."""
+        self._ours: set[str] = set()
+        """What a framework hands down to torch because we put it there, not because the script asked."""
+
+    def wish(self, setting: str) -> Any:
+        """The resource's value of a setting, as torch takes it; ABSENT where it is silent."""
+        if setting == "backend":
+            backend = self.wanted.backend
+            return ABSENT if backend is Backend.AUTO else backend.torch_name
+        value = getattr(self.wanted, FIELDS[setting])
+        return ABSENT if value is None else value
+
+    def over_framework(self, setting: str, asked: Any) -> Any:
+        """The value that a framework's own argument gets; ABSENT where it stays as it is.
+
+        `asked` is the program's; ABSENT where it passed nothing and the framework's default applies. What is said here
+        is not said again when the framework hands the value down to torch.
+        """
+        wanted = self.wish(setting)
+        if wanted is ABSENT:
+            return ABSENT
+        if asked is not ABSENT and show(asked) != show(wanted):
+            self._notices.override(
+                setting=setting,
+                asked=show(asked),
+                resource=show(wanted),
+                where=where.caller(),
+                applied=self.apply,
+            )
+        if not self.apply:
+            if asked is not ABSENT:
+                self._handed[setting] = show(asked)
+            return ABSENT
+        if asked is ABSENT or show(asked) != show(wanted):
+            self._ours.add(setting)
+        return wanted
 
     @property
     def default_timeout(self) -> timedelta | None:
         """What groups get whose creator names no time-out."""
-        return self.wanted.timeout if self._apply else None
+        return self.wanted.timeout if self.apply else None
 
     def over_process_group(self, call: BoundArguments) -> None:
         """Change a call of `init_process_group`."""
@@ -69,7 +118,7 @@ class Settings:
         sizes = given(arguments, "bucket_cap_mb_list")
         name = "bucket_cap_mb" if sizes is ABSENT else "bucket_cap_mb_list"
         self._put(arguments, name, "bucketCapMB", given(arguments, name), wanted, "torch's default")
-        if name == "bucket_cap_mb_list" and self._apply:
+        if name == "bucket_cap_mb_list" and self.apply:
             arguments["bucket_cap_mb"] = arguments.pop(name)
 
     def _put_buffers(self, call: BoundArguments, wanted: bool) -> None:
@@ -77,6 +126,8 @@ class Settings:
         old, new = given(arguments, "broadcast_buffers"), given(arguments, "forward_sync_buffers")
         asked = old if new is ABSENT else new
         renamed = "forward_sync_buffers" in call.signature.parameters
+        if "broadcastBuffers" in self._ours and asked == wanted:
+            asked = ABSENT
         if asked is False and new is ABSENT and wanted is False:
             return
         name = "forward_sync_buffers" if renamed else "broadcast_buffers"
@@ -87,19 +138,19 @@ class Settings:
         self, arguments: dict[str, Any], name: str, setting: str, asked: Any, wanted: Any, default: str
     ) -> bool:
         """Put `wanted` where the precedence says so; True where it is in the call now."""
-        if asked != wanted and (asked is not ABSENT or not self._apply):
+        if asked != wanted and (asked is not ABSENT or not self.apply):
             shown = default if asked is ABSENT else show(asked)
-            if shown != show(wanted):
+            if shown != show(wanted) and shown != self._handed.get(setting):
                 self._notices.override(
                     setting=setting,
                     asked=shown,
                     resource=show(wanted),
                     where=where.caller(),
-                    applied=self._apply,
+                    applied=self.apply,
                 )
-        if self._apply:
+        if self.apply:
             arguments[name] = wanted
-        return self._apply
+        return self.apply
 
 
 def given(arguments: dict[str, Any], name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from ddpjob_api.codec import dotted
 from ddpjob_api.plan import plan
 from ddpjob_api.rules import Facts, Verdict, judge, message_of, rule
-from ddpjob_api.spec import Backend, Script, Spec
+from ddpjob_api.spec import Backend, GradientCheckpointing, Overrides, Script, Spec
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
@@ -66,6 +66,15 @@ class Verdicts:
             Refused: the backend cannot carry it.
         """
         self._know(bf16_hook_on_gloo=name.startswith("bf16_compress") and backend == "gloo")
+
+    def learn_checkpointing(self, mode: GradientCheckpointing) -> None:
+        """The program recomputes activations in this way.
+
+        Raises:
+            Refused: the settings do not go with it.
+        """
+        if self._facts.spec.ddp.overrides is Overrides.APPLY:
+            self._know(checkpointing_seen=mode)
 
     def learn_nothing_unused(self) -> None:
         """Unused parameters were looked for in some steps, and there were none."""

@@ -1,0 +1,139 @@
+"""`Accelerator`: accumulation, the arguments of DDP, backend and time-out, put where a user would have written them.
+
+Why apart: one framework, one file.
+
+Accumulation belongs to the framework only in a loop that uses `accumulate`. `Accelerator.backward` divides the loss by
+the number of steps in any loop, so the resource's number is taken back at the first backward pass outside of
+`accumulate`: a program that accumulates by hand, or not at all, would otherwise train with smaller gradients, silently.
+Hugging Face's Trainer accumulates itself and gives Accelerate a plugin of one step; that one is left alone.
+"""
+
+import dataclasses
+import functools
+import inspect
+import os
+import weakref
+from typing import Any
+
+from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+from ddpjob_trainer.instrumentation.settings import ABSENT
+
+VARIABLE = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+"""Wins over the argument inside Accelerate."""
+
+FIELDS = {
+    "bucketCapMB": "bucket_cap_mb",
+    "broadcastBuffers": "broadcast_buffers",
+    "findUnusedParameters": "find_unused_parameters",
+    "staticGraph": "static_graph",
+    "gradientAsBucketView": "gradient_as_bucket_view",
+}
+
+
+def patch(module: Any, shared: Shared) -> None:
+    """Patch `accelerate.accelerator`."""
+    accelerator = module.Accelerator
+    original_init, original_accumulate, original_backward = (
+        accelerator.__init__,
+        accelerator.accumulate,
+        accelerator.backward,
+    )
+    signature = inspect.signature(original_init)
+    asked_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    """The program's own number, of accelerators that have the resource's and have not used `accumulate` yet."""
+
+    @functools.wraps(original_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        try:
+            call = signature.bind(self, *args, **kwargs) if shared.worker.live else None
+        except TypeError:
+            call = None  # Accelerate's own words
+        if call is None:
+            original_init(self, *args, **kwargs)
+            return
+        shared.use_cpu()
+        shared.learn_backend()
+        steps = put_accumulation(module, call.arguments, shared)
+        put_handlers(module, call.arguments, shared)
+        original_init(*call.args, **call.kwargs)
+        if steps is not None:
+            asked_steps[self] = steps
+
+    @functools.wraps(original_accumulate)
+    def accumulate(self: Any, *models: Any) -> Any:
+        asked_steps.pop(self, None)
+        return original_accumulate(self, *models)
+
+    @functools.wraps(original_backward)
+    def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
+        if asked_steps:
+            steps = asked_steps.pop(self, None)
+            if steps is not None and steps != self.gradient_accumulation_steps:
+                self.gradient_accumulation_steps = steps
+                shared.notices.warn(
+                    "spec.ddp.gradientAccumulationSteps: the program calls accelerator.backward outside of `with "
+                    f"accelerator.accumulate(model):`, so its own number of steps ({steps}) stays; let its loop use "
+                    "accumulate, or give the resource the number of the loop"
+                )
+        return original_backward(self, loss, **kwargs)
+
+    accelerator.__init__ = __init__
+    accelerator.accumulate = accumulate
+    accelerator.backward = backward
+
+
+def put_accumulation(module: Any, arguments: dict[str, Any], shared: Shared) -> int | None:
+    """Put the resource's number in; returns the program's own, None where nothing was put."""
+    plugin = arguments.get("gradient_accumulation_plugin")
+    if plugin is not None:
+        own = plugin.num_steps
+        if own == 1 or own is None:
+            return None
+        asked: Any = own
+    else:
+        given = os.environ.get(VARIABLE) or arguments.get("gradient_accumulation_steps")
+        own = int(given) if given is not None else 1
+        asked = own if given is not None else ABSENT
+    wanted = shared.settings.over_framework("gradientAccumulationSteps", asked)
+    if wanted is ABSENT:
+        return None
+    if plugin is None:
+        plugin = module.GradientAccumulationPlugin(num_steps=wanted)
+    arguments["gradient_accumulation_plugin"] = dataclasses.replace(plugin, num_steps=wanted)
+    arguments.pop("gradient_accumulation_steps", None)
+    return int(own)
+
+
+def put_handlers(module: Any, arguments: dict[str, Any], shared: Shared) -> None:
+    handlers = list(arguments.get("kwargs_handlers") or ())
+    changed = put_handler(handlers, module.DistributedDataParallelKwargs, FIELDS, shared)
+    if not module.PartialState._shared_state:
+        # Once the process group is there, its arguments change nothing.
+        names = {"backend": "backend", "timeoutSeconds": "timeout"}
+        changed |= put_handler(handlers, module.InitProcessGroupKwargs, names, shared)
+    if changed:
+        arguments["kwargs_handlers"] = handlers
+
+
+def put_handler(handlers: list[Any], kind: Any, fields: dict[str, str], shared: Shared) -> bool:
+    """Change the handler of that class among the program's, or add one; True where anything changed."""
+    place = next((place for place, handler in enumerate(handlers) if type(handler) is kind), None)
+    given = handlers[place] if place is not None else kind()
+    # The default time-out follows the backend.
+    default = kind(backend=given.backend) if "backend" in fields else kind()
+    defaults = {**vars(default), **({"backend": "nccl"} if "backend" in fields else {})}
+    values = {}
+    for setting, name in fields.items():
+        asked = getattr(given, name)
+        value = shared.settings.over_framework(setting, ABSENT if asked == defaults[name] else asked)
+        if value is not ABSENT:
+            values[name] = value
+    if not values:
+        return False
+    if place is None:
+        handlers.append(kind(**values))
+    else:
+        if "backend" in values and given.timeout == default.timeout:
+            values.setdefault("timeout", None)  # follows the backend again
+        handlers[place] = dataclasses.replace(given, **values)
+    return True

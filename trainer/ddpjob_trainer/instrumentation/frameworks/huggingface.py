@@ -1,0 +1,68 @@
+"""Hugging Face's `TrainingArguments`: the settings of its guide to DDP, put where a user would have written them.
+
+Why apart: one framework, one file. `Trainer` derives the length of the schedule and the scale of the loss from the
+number of accumulated batches, and Accelerate's backend from `ddp_backend`, so it has to know them.
+
+A value equal to the dataclass's default counts as not said by the program: the dataclass does not tell the two apart.
+"""
+
+import dataclasses
+import functools
+from datetime import timedelta
+from typing import Any
+
+from ddpjob_api.spec import GradientCheckpointing
+from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+from ddpjob_trainer.instrumentation.settings import ABSENT
+
+FIELDS = {
+    "gradientAccumulationSteps": "gradient_accumulation_steps",
+    "backend": "ddp_backend",
+    "timeoutSeconds": "ddp_timeout",
+    "bucketCapMB": "ddp_bucket_cap_mb",
+    "broadcastBuffers": "ddp_broadcast_buffers",
+    "findUnusedParameters": "ddp_find_unused_parameters",
+    "staticGraph": "ddp_static_graph",
+}
+
+
+def patch_arguments(module: Any, shared: Shared) -> None:
+    """Patch `transformers.training_args`; subclasses call the same `__post_init__`."""
+    arguments = module.TrainingArguments
+    original = arguments.__post_init__
+
+    @functools.wraps(original)
+    def __post_init__(self: Any) -> None:  # noqa: N807
+        if shared.worker.live:
+            shared.use_cpu()
+            shared.learn_backend()
+            put_settings(self, shared)
+        original(self)
+        if shared.worker.live and checkpoints_without_reentering(self):
+            shared.verdicts.learn_checkpointing(GradientCheckpointing.NON_REENTRANT)
+
+    arguments.__post_init__ = __post_init__
+
+
+def checkpoints_without_reentering(arguments: Any) -> bool:
+    """Whether activations are recomputed, and not in the reentrant way (which `recomputation.py` sees itself)."""
+    on = getattr(arguments, "activation_checkpointing", None) or arguments.gradient_checkpointing
+    options = (
+        getattr(arguments, "activation_checkpointing_kwargs", None) or arguments.gradient_checkpointing_kwargs
+    )
+    return bool(on) and isinstance(options, dict) and options.get("use_reentrant") is False
+
+
+def put_settings(arguments: Any, shared: Shared) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(arguments)}
+    for setting, name in FIELDS.items():
+        if name not in defaults:
+            continue  # an older transformers: torch's level has it
+        given = getattr(arguments, name)
+        if setting == "timeoutSeconds":
+            asked = ABSENT if given == defaults[name] else timedelta(seconds=given)
+        else:
+            asked = ABSENT if given == defaults[name] else given
+        value = shared.settings.over_framework(setting, asked)
+        if value is not ABSENT:
+            setattr(arguments, name, int(value.total_seconds()) if setting == "timeoutSeconds" else value)

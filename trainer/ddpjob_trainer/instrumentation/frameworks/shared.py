@@ -1,0 +1,58 @@
+"""What the patches of all frameworks need: the rank, the resource's wishes, the rules, and a voice.
+
+Why apart: one value instead of five arguments, and the questions every framework has (is there an accelerator, is this
+process one of several) stand here once.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.instrumentation.settings import ABSENT, Settings
+from ddpjob_trainer.instrumentation.verdicts import Verdicts
+from ddpjob_trainer.worker import Worker
+
+ACCELERATORS = ("cuda", "xpu", "npu", "hpu", "mlu", "musa", "sdaa", "neuron")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The parts of the instrumentation that frameworks meet."""
+
+    worker: Worker
+    settings: Settings
+    verdicts: Verdicts
+    notices: Notices
+
+    @property
+    def world_size(self) -> int:
+        return self.worker.nodes * self.worker.processes_per_node
+
+    def learn_backend(self) -> None:
+        """The framework is about to choose a backend.
+
+        Raises:
+            Refused: the resource names one that is not there, or whose device is not.
+        """
+        if self.settings.apply and self.settings.wish("backend") is not ABSENT:
+            self.verdicts.learn_backend(sys.modules["torch"], self.settings.wanted.backend)
+
+    def use_cpu(self) -> None:
+        """Have Accelerate (and Hugging Face's Trainer on it) train on the CPU together where there is nothing else.
+
+        Without a word it makes no process group on a machine without an accelerator, and each rank would train alone;
+        `accelerate launch --cpu` sets the same variable.
+        """
+        if self.world_size > 1 and not sees_accelerator(sys.modules["torch"]):
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def sees_accelerator(torch: Any) -> bool:
+    """Whether torch sees a device of any kind but the CPU."""
+    for name in ACCELERATORS:
+        device = getattr(torch, name, None)
+        if device is not None and device.is_available():
+            return True
+    return False

@@ -34,6 +34,13 @@ ACCELERATORS = (
     Accelerator(resource="cambricon.com/mlu", device="mlu", backend=Backend.CNCL, plugin="torch_mlu"),
 )
 
+PLUGINS = {
+    Backend.XCCL: ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch"),
+    Backend.HCCL: ("torch_npu", "habana_frameworks.torch", "habana_frameworks.torch.distributed.hccl"),
+    Backend.CNCL: ("torch_mlu",),
+}
+"""Packages that bring a backend to torch; torch with XPU has XCCL itself from 2.8 on."""
+
 MIG = re.compile(r"^nvidia\.com/mig-\d+g\.\d+gb$")
 """NVIDIA's names for slices of a GPU (mixed strategy), each a device of its own."""
 

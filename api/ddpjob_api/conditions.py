@@ -47,6 +47,8 @@ class Reason(StrEnum):
     # Running
     TRAINING = "Training"
     NOT_STARTED = "NotStarted"
+    NOT_RESUMING = "NotResuming"
+    """It trains, and began again at step 0 although `checkpoint` is set; the message says what to do."""
     # Restarting, and lastFailure.reason
     PROGRAM_FAILED = "ProgramFailed"
     OOM_KILLED = "OOMKilled"

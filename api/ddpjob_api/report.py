@@ -164,6 +164,8 @@ class InEffect:
     a restart makes a new reducer, and what an earlier one did is not in it (`steps` counts on)."""
     overrides: tuple[Override, ...] = limited((), max_items=16)
     warnings: tuple[str, ...] = limited((), max_items=16)
+    not_resuming: str | None = limited(None, max_length=512)
+    """A later generation of a script began again at step 0, and what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True)

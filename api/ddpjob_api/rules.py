@@ -277,8 +277,8 @@ RULES = (
         id="checkpoint-of-a-script",
         verdict=Verdict.WARN,
         path=("spec", "checkpoint"),
-        sentence="everySteps and everySeconds are for tasks: a script or command saves by itself, into the folder that "
-        "DDPJOB_CHECKPOINT_DIR names",
+        sentence="everySteps and everySeconds reach tasks, Hugging Face's Trainer and Lightning; any other script or "
+        "command saves by itself, into the folder that DDPJOB_CHECKPOINT_DIR names",
         applies=lambda f: (
             f.spec.task is None
             and f.spec.checkpoint is not None

@@ -310,7 +310,11 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
     if runs:
         status = replace(status, rendezvous=None)
-        put(Condition.RUNNING, True, Reason.TRAINING, "the workers of every node run")
+        ddp = seen.report.ddp if seen.report is not None else None
+        if ddp is not None and ddp.not_resuming:
+            put(Condition.RUNNING, True, Reason.NOT_RESUMING, ddp.not_resuming)
+        else:
+            put(Condition.RUNNING, True, Reason.TRAINING, "the workers of every node run")
     else:
         put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")
     was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)

@@ -34,7 +34,7 @@ def ddpjob(
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ddpjob_api.accelerators import PLUGINS
 from ddpjob_api.codec import Invalid, load
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Fact, Slot, WorkerState
-from ddpjob_api.spec import DDP, Backend, Task
+from ddpjob_api.spec import DDP, Backend, Checkpoint, Task
+from ddpjob_trainer import plugins
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.page import Page
+from ddpjob_trainer.script_checkpoints import newest
 
 T = TypeVar("T")
 MAX_RESULTS = 32
@@ -55,6 +58,12 @@ class Worker:
         self.resume_step: int | None = None
         """Both are known once it begins."""
 
+        self.checkpoint = checkpoint_in(environment)
+        """`spec.checkpoint`; None without one."""
+
+        directory = environment.get(WorkerEnv.CHECKPOINT_DIR)
+        self.checkpoint_dir = Path(directory) if directory and self.checkpoint is not None else None
+
         self.live = True
         """False in a forked child: what was patched then behaves as if it were not."""
 
@@ -82,7 +91,9 @@ class Worker:
         slots[Slot.STARTED_AT] = time.monotonic()
         if slots[Slot.TORCH_IMPORTED_AT]:
             slots[Slot.TORCH_IMPORTED_AT] = slots[Slot.STARTED_AT]
-        slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = self.resume_step or 0
+        slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = (self.resume_step or 0) if self.task else 0
+        if self.task is None and self.checkpoint_dir is not None:
+            os.environ[WorkerEnv.RESUME] = str(newest(self.checkpoint_dir) or "")
         for unknown in (Slot.LOSS, Slot.GRAD_NORM, Slot.LEARNING_RATE):
             slots[unknown] = math.nan
         slots[Slot.WARM] = float(warm)
@@ -183,6 +194,11 @@ def task_in(environment: Mapping[str, str]) -> Task | None:
     return read(Task, text, "task") if text else None
 
 
+def checkpoint_in(environment: Mapping[str, str]) -> Checkpoint | None:
+    text = environment.get(WorkerEnv.CHECKPOINT)
+    return read(Checkpoint, text, "checkpoint") if text else None
+
+
 def read(kind: type[T], text: str, field: str) -> T:
     try:
         return load(kind, json.loads(text), ("spec", field))
@@ -198,6 +214,7 @@ def accelerator_backend() -> Backend:
         return Backend.NCCL
     if torch.xpu.is_available():
         return Backend.XCCL
+    plugins.load(*PLUGINS)
     for device, backend in (("npu", Backend.HCCL), ("hpu", Backend.HCCL), ("mlu", Backend.CNCL)):
         plugin = getattr(torch, device, None)
         if plugin is not None and plugin.is_available():

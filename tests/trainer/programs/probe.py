@@ -34,13 +34,13 @@ def timeout_of(group: Any) -> float | None:
 
 def look_for_models() -> None:
     for each in gc.get_objects():
-        if isinstance(each, DistributedDataParallel):
+        if issubclass(type(each), DistributedDataParallel):  # a weak proxy has a class of its own
             MODELS.append(weakref.ref(each))
             trained = [parameter for parameter in each.parameters() if parameter.requires_grad]
             if len(MODELS) == 1:
                 # The newest layer takes part in every backward pass; torch calls this once for each.
                 trained[-1].register_post_accumulate_grad_hook(count)
-    SEEN["sharded"] = any(isinstance(each, FSDPModule) for each in gc.get_objects())
+    SEEN["sharded"] = any(issubclass(type(each), FSDPModule) for each in gc.get_objects())
 
 
 def count(parameter: Any) -> None:

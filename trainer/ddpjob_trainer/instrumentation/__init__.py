@@ -17,10 +17,12 @@ from ddpjob_trainer.instrumentation import (
     frameworks,
     optimizer,
     process_group,
+    reading,
     recomputation,
 )
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.imports import PostImport
 from ddpjob_trainer.instrumentation.notices import Notices
@@ -35,6 +37,7 @@ def install(worker: Worker) -> None:
     verdicts = Verdicts(worker, notices)
     clock = Clock(worker, notices)
     effect = Effect(worker, notices, clock)
+    saving = Saving(worker, notices, clock)
     settings = Settings(worker.settings, notices)
     worker.exit_callbacks.append(effect.finish)
 
@@ -47,7 +50,9 @@ def install(worker: Worker) -> None:
     hooks = PostImport(failed)
     hooks.add("torch", imported)
     hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock))
-    hooks.add("torch.optim.optimizer", lambda module: optimizer.patch(module, worker, clock, effect))
+    hooks.add("torch.optim.optimizer", lambda module: optimizer.patch(module, worker, clock, effect, saving))
+    if saving.spec is not None:
+        hooks.add("torch.serialization", lambda module: reading.patch(module, saving))
     hooks.add("torch._dynamo.trace_rules", compiler.patch)
     hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
     hooks.add(
@@ -58,4 +63,6 @@ def install(worker: Worker) -> None:
         "torch.nn.parallel.distributed",
         lambda module: ddp.patch(module, worker, settings, verdicts, clock, effect),
     )
-    frameworks.install(hooks, Shared(worker=worker, settings=settings, verdicts=verdicts, notices=notices))
+    frameworks.install(
+        hooks, Shared(worker=worker, settings=settings, verdicts=verdicts, notices=notices, saving=saving)
+    )

@@ -10,7 +10,7 @@ program does there); backward to step is other.
 
 import time
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.page import Phase, Slot
@@ -43,6 +43,7 @@ SECONDS[FORWARD] = int(Slot.FORWARD_SECONDS)
 SECONDS[BACKWARD] = int(Slot.BACKWARD_SECONDS)
 SECONDS[OPTIMIZER] = int(Slot.OPTIMIZER_SECONDS)
 SECONDS[EVALUATION] = int(Slot.EVALUATION_SECONDS)
+SECONDS[int(Phase.CHECKPOINT)] = int(Slot.CHECKPOINT_SECONDS)
 
 OBSERVED_STEPS = 10
 """Steps in which accumulation is compared with what the resource asks for."""
@@ -65,6 +66,12 @@ class Clock:
         self.steps = 0
         """Optimizer steps of this process."""
         self.models = 0
+        self.loss_is_divided = False
+        """A framework divides the loss by the micro-batches of a step, so a step's loss is their sum."""
+        self.ends_itself = False
+        """A framework owns the loop: where all ranks stop, it saves and ends when it is done with the step."""
+        self.stop_requested = False
+        self._loss = 0.0
         # The window: since the last optimizer step.
         self._backwards = 0
         self._synced = 0
@@ -118,8 +125,19 @@ class Clock:
         self._slots[BACKWARDS] += 1
 
     def put_loss(self, loss: float) -> None:
-        if not self._worker.steps_owned:
+        if self._worker.steps_owned:
+            return
+        if self.loss_is_divided:
+            self._loss += loss
+        else:
             self._slots[LOSS] = loss
+
+    def enter(self, phase: Phase) -> None:
+        """Something begins that is no part of a step: saving, loading, evaluating."""
+        self._enter(int(phase), OTHER_SECONDS)
+
+    def leave(self) -> None:
+        self._enter(BETWEEN, OTHER_SECONDS)
 
     def step_begins(self) -> None:
         self._enter(OPTIMIZER, OTHER_SECONDS)
@@ -150,6 +168,8 @@ class Clock:
                 slots[FIRST_STEP_AT] = now
             slots[LAST_STEP_AT] = now
             slots[GENERATION_STEPS] = self.steps
+            if self.loss_is_divided:
+                slots[LOSS], self._loss = self._loss, 0.0
             slots[STEP] += 1
         return True
 
@@ -163,13 +183,24 @@ class Clock:
         if self._worker.steps_owned or not boundary.reach(self._worker.page, int(slots[STEP])):
             return
         callbacks = self._worker.stop_callbacks
+        if self.ends_itself and not self.stop_requested:
+            self.stop_requested = True
+            return
         if not callbacks:
             self._worker.say(
                 f"stopped on request after step {slots[STEP]:.0f}; the program registered no on_stop callback, so it "
                 "goes on from its own last checkpoint"
             )
-        slots[PHASE] = Phase.CHECKPOINT
-        for callback in callbacks:
+        self.stop()
+
+    def stop(self) -> NoReturn:
+        """Call what the program registered for this moment, and end.
+
+        Raises:
+            Stopped: always.
+        """
+        self._slots[PHASE] = Phase.CHECKPOINT
+        for callback in self._worker.stop_callbacks:
             callback()
         raise Stopped(Exit.STOPPED.value)
 

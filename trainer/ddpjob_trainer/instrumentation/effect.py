@@ -81,6 +81,7 @@ class Effect:
             all_reduces=sum(counts) if self._first is not None else None,
             overrides=tuple(self._notices.overrides),
             warnings=tuple(self._notices.warnings),
+            not_resuming=self._notices.begins_anew,
         )
         self._worker.put_fact(Fact.DDP, render(found))
 

@@ -20,6 +20,8 @@ class Notices:
         self._worker = worker
         self.overrides: list[Override] = []
         self.warnings: list[str] = []
+        self.begins_anew: str | None = None
+        """Why the program does not go on from a checkpoint, where it should."""
         self.changed: Callable[[], None] = lambda: None
         """Called after each new one."""
 
@@ -39,6 +41,11 @@ class Notices:
         kept = "" if applied else ", kept the script's (overrides: Report)"
         self._worker.say(f"override {setting}: script {asked}, resource {resource}{kept} ({where})")
         self.changed()
+
+    def not_resuming(self, sentence: str) -> None:
+        """A later generation began at step 0."""
+        self.begins_anew = sentence[:MAX_WARNING]
+        self.warn(f"not resuming: {sentence}")
 
     def warn(self, sentence: str) -> None:
         """A setting that works and costs something, or has no effect."""

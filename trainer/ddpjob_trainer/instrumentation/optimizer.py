@@ -11,6 +11,7 @@ from ddpjob_api.page import Slot
 from ddpjob_trainer import learned
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.worker import Worker
 
 PUBLISHED_STEPS = (1, 3)
@@ -19,7 +20,7 @@ PUBLISHED_STEPS = (1, 3)
 SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 
 
-def patch(module: Any, worker: Worker, clock: Clock, effect: Effect) -> None:
+def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Saving) -> None:
     """Register with `torch.optim.optimizer`."""
     slots = worker.page.slots
 
@@ -32,6 +33,7 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect) -> None:
             return
         slots[SEQUENCE] = effect.collective_sequence()
         if clock.steps == 1:
+            saving.first_step()
             effect.first_step(optimizer)
         if clock.steps in PUBLISHED_STEPS:
             effect.publish()

@@ -11,6 +11,7 @@ from ddpjob_api.codec import dotted
 from ddpjob_api.plan import plan
 from ddpjob_api.rules import Facts, Verdict, judge, message_of, rule
 from ddpjob_api.spec import Backend, GradientCheckpointing, Overrides, Script, Spec
+from ddpjob_trainer import plugins
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
@@ -36,6 +37,8 @@ class Verdicts:
         Raises:
             Refused: it is not there, or its device is not.
         """
+        for name, reason in plugins.load(backend).items():
+            self._notices.warn(f"spec.ddp.backend: {name} is installed and cannot be imported: {reason}")
         self._know(
             plan=dataclasses.replace(self._facts.plan, backend=backend),
             accelerator_present=device_seen(torch, backend),

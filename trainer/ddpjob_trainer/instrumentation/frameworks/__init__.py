@@ -9,7 +9,7 @@ Must not: import a framework; each patch is made when the program imports it.
 
 from typing import Any
 
-from ddpjob_trainer.instrumentation.frameworks import accelerate, huggingface, lightning
+from ddpjob_trainer.instrumentation.frameworks import accelerate, huggingface, huggingface_trainer, lightning
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.imports import PostImport
 
@@ -21,6 +21,7 @@ def install(hooks: PostImport, shared: Shared) -> None:
         hooks.add(name, lambda module: patch(module, shared))
 
     on("transformers.training_args", huggingface.patch_arguments)
+    on("transformers.trainer", huggingface_trainer.patch)
     on("accelerate.accelerator", accelerate.patch)
     for package in ("lightning.pytorch", "pytorch_lightning"):
         on(f"{package}.trainer.trainer", lightning.patch_trainer)

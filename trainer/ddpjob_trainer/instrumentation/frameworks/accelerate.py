@@ -15,6 +15,7 @@ import os
 import weakref
 from typing import Any
 
+from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.settings import ABSENT
 
@@ -38,6 +39,7 @@ def patch(module: Any, shared: Shared) -> None:
         accelerator.accumulate,
         accelerator.backward,
     )
+    original_save, original_load = accelerator.save_state, accelerator.load_state
     signature = inspect.signature(original_init)
     asked_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     """The program's own number, of accelerators that have the resource's and have not used `accumulate` yet."""
@@ -62,6 +64,8 @@ def patch(module: Any, shared: Shared) -> None:
     @functools.wraps(original_accumulate)
     def accumulate(self: Any, *models: Any) -> Any:
         asked_steps.pop(self, None)
+        if shared.worker.live:
+            shared.saving.clock.loss_is_divided = True
         return original_accumulate(self, *models)
 
     @functools.wraps(original_backward)
@@ -77,6 +81,23 @@ def patch(module: Any, shared: Shared) -> None:
                 )
         return original_backward(self, loss, **kwargs)
 
+    @functools.wraps(original_save)
+    def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with shared.saving.phase(Phase.CHECKPOINT):
+            result = original_save(self, *args, **kwargs)
+        if shared.worker.live:
+            shared.saving.saved(int(shared.worker.page[Slot.STEP]))
+        return result
+
+    @functools.wraps(original_load)
+    def load_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with shared.saving.phase(Phase.LOADING):
+            result = original_load(self, *args, **kwargs)
+        shared.saving.went_on()
+        return result
+
+    accelerator.save_state = save_state
+    accelerator.load_state = load_state
     accelerator.__init__ = __init__
     accelerator.accumulate = accumulate
     accelerator.backward = backward

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ddpjob_api.spec import GradientCheckpointing
+from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.settings import ABSENT
 
@@ -37,11 +38,50 @@ def patch_arguments(module: Any, shared: Shared) -> None:
             shared.use_cpu()
             shared.learn_backend()
             put_settings(self, shared)
+            put_checkpoint(self, shared)
         original(self)
         if shared.worker.live and checkpoints_without_reentering(self):
             shared.verdicts.learn_checkpointing(GradientCheckpointing.NON_REENTRANT)
 
     arguments.__post_init__ = __post_init__
+
+
+def put_checkpoint(arguments: Any, shared: Shared) -> None:
+    """Folder and interval of the checkpoints, where the resource has `checkpoint`.
+
+    The folder is the one of the script's name in the job's directory: a pod's own files go with the pod.
+    """
+    saving = shared.saving
+    if saving.directory is None or saving.spec is None:
+        return
+    asked = arguments.output_dir or "trainer_output"
+    folder = saving.redirected(asked)
+    if folder != asked:
+        shared.notices.override(
+            setting="checkpoint", asked=asked, resource=folder, where=where.caller(), applied=True
+        )
+        arguments.output_dir = folder
+    steps, strategy = (
+        saving.spec.every_steps,
+        getattr(arguments.save_strategy, "value", arguments.save_strategy),
+    )
+    if steps is None and saving.spec.every is None:
+        return
+    if arguments.load_best_model_at_end:
+        shared.notices.warn(
+            "spec.checkpoint: load_best_model_at_end ties saving to evaluation, so the script's own interval stays"
+        )
+        return
+    if steps is not None and (strategy, arguments.save_steps) != ("steps", steps):
+        default = {field.name: field.default for field in dataclasses.fields(arguments)}
+        own = arguments.save_steps if strategy == "steps" else strategy
+        if own != default["save_steps"]:
+            shared.notices.override(
+                setting="everySteps", asked=str(own), resource=str(steps), where=where.caller(), applied=True
+            )
+        arguments.save_strategy, arguments.save_steps = "steps", steps
+    if arguments.save_total_limit is None:
+        arguments.save_total_limit = saving.spec.keep
 
 
 def checkpoints_without_reentering(arguments: Any) -> bool:

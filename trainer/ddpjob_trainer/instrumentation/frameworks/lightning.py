@@ -9,6 +9,7 @@ import inspect
 import weakref
 from typing import Any
 
+from ddpjob_trainer.instrumentation.frameworks import lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared, sees_accelerator
 from ddpjob_trainer.instrumentation.settings import ABSENT
 
@@ -58,7 +59,8 @@ def put_arguments(arguments: dict[str, Any], shared: Shared) -> None:
 def patch_trainer(module: Any, shared: Shared) -> None:
     """Patch `lightning.pytorch.trainer.trainer`."""
     trainer = module.Trainer
-    original_init, original_fit = trainer.__init__, trainer.fit
+    original_init, original_fit, original_save = trainer.__init__, trainer.fit, trainer.save_checkpoint
+    package = module.__name__.removesuffix(".trainer.trainer")
     asked_batches: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     """The program's own number, of trainers that have the resource's."""
 
@@ -74,12 +76,17 @@ def patch_trainer(module: Any, shared: Shared) -> None:
         if value is not ABSENT:
             kwargs["accumulate_grad_batches"] = value
         put_size(kwargs, shared)
+        lightning_fit.put_root(kwargs, shared.saving)
         original_init(self, *args, **kwargs)
         if value is not ABSENT:
             asked_batches[self] = asked or 1
 
+    fit_signature = inspect.signature(original_fit)
+
     @functools.wraps(original_fit)
     def fit(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if not shared.worker.live:
+            return original_fit(self, model, *args, **kwargs)
         own = asked_batches.pop(self, None)
         if own is not None and own != self.accumulate_grad_batches and not automatic(model):
             self.accumulate_grad_batches = own
@@ -87,8 +94,21 @@ def patch_trainer(module: Any, shared: Shared) -> None:
                 "spec.ddp.gradientAccumulationSteps: the module optimises by hand (automatic_optimization=False), and "
                 "Lightning accumulates only for automatic optimisation; accumulate in training_step"
             )
-        return original_fit(self, model, *args, **kwargs)
+        call = fit_signature.bind(self, model, *args, **kwargs)
+        lightning_fit.put_checkpoint(call.arguments, shared)
+        lightning_fit.put_callbacks(self, package, shared)
+        clock = shared.saving.clock
+        clock.ends_itself = clock.loss_is_divided = True
+        try:
+            return original_fit(*call.args, **call.kwargs)
+        finally:
+            clock.ends_itself = clock.loss_is_divided = False
 
+    @functools.wraps(original_save)
+    def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        return lightning_fit.save(original_save, self, filepath, args, kwargs, shared)
+
+    trainer.save_checkpoint = save_checkpoint
     trainer.__init__ = __init__
     trainer.fit = fit
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.instrumentation.settings import ABSENT, Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
@@ -25,6 +26,7 @@ class Shared:
     settings: Settings
     verdicts: Verdicts
     notices: Notices
+    saving: Saving
 
     @property
     def world_size(self) -> int:

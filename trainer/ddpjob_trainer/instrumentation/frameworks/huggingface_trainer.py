@@ -1,0 +1,116 @@
+"""Hugging Face's `Trainer`: goes on from its newest complete checkpoint, saves where all ranks stop, says where it is.
+
+Why apart from the arguments: those are settings, this is a run. What is added is one callback and the argument
+`resume_from_checkpoint`; the loop, and what a checkpoint holds, stay Hugging Face's.
+"""
+
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.instrumentation import where
+from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+
+
+def patch(module: Any, shared: Shared) -> None:
+    """Patch `transformers.trainer`; subclasses call the same methods."""
+    trainer = module.Trainer
+    original = trainer.train
+    followed: set[int] = set()
+
+    @functools.wraps(original)
+    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not shared.worker.live:
+            return original(self, resume_from_checkpoint, *args, **kwargs)
+        if id(self) not in followed:
+            followed.add(id(self))
+            self.add_callback(callback(shared))
+        clock = shared.saving.clock
+        clock.ends_itself = clock.loss_is_divided = True
+        try:
+            result = original(self, chosen(self, resume_from_checkpoint, shared), *args, **kwargs)
+        finally:
+            clock.ends_itself = clock.loss_is_divided = False
+        shared.saving.stop_if_asked()
+        return result
+
+    trainer.train = train
+    for name, phase in (
+        ("_save_checkpoint", Phase.CHECKPOINT),
+        ("_load_from_checkpoint", Phase.LOADING),
+        ("evaluate", Phase.EVALUATION),
+        ("predict", Phase.EVALUATION),
+    ):
+        if hasattr(trainer, name):
+            setattr(trainer, name, in_phase(getattr(trainer, name), phase, shared))
+
+
+def in_phase(original: Any, phase: Phase, shared: Shared) -> Any:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with shared.saving.phase(phase):
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def chosen(trainer: Any, asked: Any, shared: Shared) -> Any:
+    """What `train` goes on from: the job's newest complete checkpoint, else what the program asked for."""
+    if shared.saving.directory is None or trainer.args.output_dir is None:
+        return asked
+    found = shared.saving.newest_of_trainer(Path(trainer.args.output_dir))
+    if found is None:
+        return asked
+    if isinstance(asked, str) and Path(asked).absolute() != found.absolute():
+        shared.notices.override(
+            setting="checkpoint", asked=asked, resource=str(found), where=where.caller(), applied=True
+        )
+    shared.worker.say(f"Hugging Face's Trainer goes on from {found}")
+    return str(found)
+
+
+def callback(shared: Shared) -> Any:
+    """What the trainer calls: its class can only be made when transformers is there."""
+    saving, page = shared.saving, shared.worker.page
+    kind = sys.modules["transformers.trainer_callback"].TrainerCallback
+    every = saving.spec.every if saving.spec is not None and saving.directory is not None else None
+    last_saved = time.monotonic()
+
+    class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
+        """Progress, stop and intervals of the job that this training is."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            page[Slot.TOTAL_STEPS] = state.max_steps
+            if state.global_step:
+                saving.went_on(state.global_step)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            if state.epoch is not None:
+                page[Slot.EPOCH] = int(state.epoch)
+            if saving.clock.stop_requested:
+                control.should_training_stop = True
+                control.should_save = saving.directory is not None
+            elif every is not None and agreed(time.monotonic() - last_saved >= every.total_seconds(), args):
+                control.should_save = True
+            return control
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            nonlocal last_saved
+            last_saved = time.monotonic()
+            saving.saved(state.global_step)
+
+    return DDPJobCallback()
+
+
+def agreed(own: bool, arguments: Any) -> bool:
+    """Rank 0's opinion: clocks differ, and a checkpoint is of one step on all ranks."""
+    import torch
+
+    if not torch.distributed.is_initialized():
+        return own
+    flag = torch.tensor([own], dtype=torch.int32, device=arguments.device)
+    torch.distributed.broadcast(flag, src=0)
+    return bool(flag.item())

@@ -1,0 +1,100 @@
+"""Lightning's `Trainer.fit`: goes on from the newest complete checkpoint, saves where all ranks stop, says where it is.
+
+Why apart from the settings: this is a run. Two callbacks of Lightning's own kind are added to the trainer: ours, and
+its `ModelCheckpoint` where the resource names an interval.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.instrumentation.frameworks.saving import Saving
+from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+
+SUBFOLDER = "lightning"
+
+
+def put_root(arguments: dict[str, Any], saving: Saving) -> None:
+    """Lightning's own default for its files is the working directory, which goes with the pod."""
+    if saving.directory is not None and arguments.get("default_root_dir") is None:
+        arguments["default_root_dir"] = str(saving.directory / SUBFOLDER)
+
+
+def put_checkpoint(arguments: dict[str, Any], shared: Shared) -> None:
+    """The argument `ckpt_path` of `fit`, where the program gives none and there is one to go on from."""
+    found = shared.saving.resume
+    if (
+        shared.saving.directory is None
+        or arguments.get("ckpt_path") is not None
+        or not found.endswith(".ckpt")
+    ):
+        return
+    arguments["ckpt_path"] = found
+    shared.worker.say(f"Lightning goes on from {found}")
+
+
+def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:
+    """Ours once per trainer; Lightning wants its checkpoint callbacks at the end of the list."""
+    if any(type(each).__name__ == "DDPJobCallback" for each in trainer.callbacks):
+        return
+    trainer.callbacks.insert(0, callback(package, shared))
+    saving = shared.saving
+    spec = saving.spec
+    if saving.directory is None or spec is None or (spec.every_steps is None and spec.every is None):
+        return
+    kind = sys.modules[f"{package}.callbacks"].ModelCheckpoint
+    intervals: list[dict[str, Any] | None] = [
+        {"every_n_train_steps": spec.every_steps} if spec.every_steps is not None else None,
+        {"train_time_interval": spec.every} if spec.every is not None else None,
+    ]
+    for interval in filter(None, intervals):
+        # "step" is always there to be monitored: the newest are kept.
+        trainer.callbacks.append(
+            kind(
+                dirpath=saving.directory / SUBFOLDER, filename="ddpjob-{epoch}-{step}", monitor="step", mode="max",
+                save_top_k=spec.keep, **interval,
+            )
+        )  # fmt: skip
+
+
+def callback(package: str, shared: Shared) -> Any:
+    """What the trainer calls: its class can only be made when Lightning is there."""
+    saving, page = shared.saving, shared.worker.page
+    kind = sys.modules[f"{package}.callbacks"].Callback
+
+    class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
+        """Progress, stop and phases of the job that this training is."""
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            if trainer.global_step:
+                saving.went_on(trainer.global_step)
+            total = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
+            if 0 < total < float("inf"):
+                page[Slot.TOTAL_STEPS] = total
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
+            page[Slot.EPOCH] = trainer.current_epoch
+            if saving.clock.stop_requested:
+                if saving.directory is not None:
+                    step = trainer.global_step
+                    name = f"ddpjob-stop-epoch={trainer.current_epoch}-step={step}.ckpt"
+                    trainer.save_checkpoint(str(saving.directory / SUBFOLDER / name))
+                saving.clock.stop()
+
+        def on_validation_start(self, trainer: Any, module: Any) -> None:
+            saving.clock.enter(Phase.EVALUATION)
+
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            saving.clock.leave()
+
+    return DDPJobCallback()
+
+
+def save(original: Any, trainer: Any, path: Any, args: Any, kwargs: Any, shared: Shared) -> Any:
+    """`Trainer.save_checkpoint`, as a phase."""
+    with shared.saving.phase(Phase.CHECKPOINT):
+        result = original(trainer, path, *args, **kwargs)
+    if shared.worker.live and Path(path).suffix == ".ckpt":
+        shared.saving.saved(trainer.global_step)
+    return result

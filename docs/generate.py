@@ -82,7 +82,8 @@ ddp:
   timeoutSeconds: 1800
 ```
 
-[examples/hf-guide.yaml](../examples/hf-guide.yaml) is that job. On a machine without a GPU:
+[examples/hf-guide.yaml](../examples/hf-guide.yaml) is that job: a Trainer script that names
+none of them. On a machine without a GPU, with `transformers` and `accelerate` beside torch:
 
 ```console
 $ ddpjob run examples/hf-guide.yaml --backend Gloo
@@ -98,7 +99,8 @@ A field that is set wins over what the program asks for, and the difference is r
 (`overrides: Report` only reports). A field that is absent touches nothing. What is in effect is read back from the
 running DDP object: `ddpjob run` prints it, and `status.ddp` of the resource has it.
 
-`gradientAccumulationSteps` is carried out by our own loop. A script's loop is its own: the value is offered as
+`gradientAccumulationSteps` is carried out by our own loop, and where a framework owns the loop: Hugging Face's Trainer,
+Accelerate's `accumulate`, Lightning. A plain script's loop is its own: the value is offered as
 `DDPJOB_GRADIENT_ACCUMULATION_STEPS`, what the script does is observed, and a difference is a warning, because skipping
 another program's optimizer steps trains something else without saying so ([running a script](running-a-script.md)).
 """

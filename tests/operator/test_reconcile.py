@@ -9,7 +9,7 @@ from tests.operator.fake_api import failure, last_words, terminated
 from tests.operator.world import IMAGE, World
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.report import Failure, Outcome, Progress, RunState
+from ddpjob_api.report import Failure, InEffect, Outcome, Progress, RunState
 
 
 async def started(**spec: Any) -> World:
@@ -77,6 +77,15 @@ async def test_a_script_without_a_process_group_runs_by_the_coordinators_word() 
     await world.say(state=RunState.RUNNING)
     assert world.condition("Running") == ("True", "Training")
     assert world.condition("RendezvousReady") == ("False", "WaitingForRanks")
+
+
+async def test_a_script_that_begins_anew_is_running_with_advice() -> None:
+    world = await started()
+    await world.say(
+        state=RunState.RUNNING, ddp=InEffect(not_resuming="generation 2 began again at step 0: load …")
+    )
+    assert world.condition("Running") == ("True", "NotResuming")
+    assert world.status["ddp"]["notResuming"].startswith("generation 2 began again at step 0")
 
 
 async def test_a_deleted_pod_is_replaced_at_once_while_the_other_stays() -> None:

@@ -1,5 +1,6 @@
 """A Lightning module and its Trainer, which wants settings of its own."""
 
+import argparse
 import warnings
 from datetime import timedelta
 
@@ -26,14 +27,18 @@ class Module(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--checkpoints", action="store_true")
+options = parser.parse_args()
 torch.manual_seed(0)
 trainer = lightning.Trainer(
     accelerator="auto",
     strategy=DDPStrategy(find_unused_parameters=True, bucket_cap_mb=10, timeout=timedelta(seconds=300)),
-    max_epochs=1,
+    max_epochs=options.epochs,
     accumulate_grad_batches=2,
     logger=False,
-    enable_checkpointing=False,
+    enable_checkpointing=options.checkpoints,
     enable_progress_bar=False,
     enable_model_summary=False,
 )

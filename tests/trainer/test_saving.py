@@ -1,0 +1,92 @@
+"""What `spec.checkpoint` means to a script: the folder, what counts as going on, and the word when it begins anew."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpjob_api.names import WorkerEnv
+from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.frameworks.saving import Saving
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.page import Page
+from ddpjob_trainer.worker import Worker
+
+
+class Setting:
+    """A rank of a script's later generation."""
+
+    def __init__(self, folder: Path, *, generation: int = 2, **settings: str) -> None:
+        self.directory = folder / "checkpoints"
+        environment = {
+            WorkerEnv.CHECKPOINT.value: json.dumps({"everySteps": 5}),
+            WorkerEnv.CHECKPOINT_DIR.value: str(self.directory),
+            WorkerEnv.SETTINGS.value: json.dumps(settings),
+        }
+        self.worker = Worker(Page(folder / "page", create=True), environment)
+        self.worker.generation = generation
+        self.notices = Notices(self.worker)
+        self.saving = Saving(self.worker, self.notices, Clock(self.worker, self.notices))
+
+
+def test_a_folder_moves_into_the_jobs_directory_under_its_own_name(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    assert setting.saving.redirected("out/run-1") == str(setting.directory / "run-1")
+    inside = str(setting.directory / "mine")
+    assert setting.saving.redirected(inside) == inside
+
+
+def test_report_leaves_the_folder_to_the_script(tmp_path: Path) -> None:
+    assert Setting(tmp_path, overrides="Report").saving.redirected("out") == "out"
+
+
+def test_a_later_generation_that_begins_anew_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(tmp_path)
+    monkeypatch.setenv(WorkerEnv.RESUME, "/checkpoints/epoch-3.pt")
+    setting.saving.first_step()
+    said = setting.notices.begins_anew
+    assert said is not None
+    assert said.startswith("generation 2 began again at step 0: a complete checkpoint is there")
+    assert "/checkpoints/epoch-3.pt" in said and WorkerEnv.RESUME in said
+    assert setting.notices.warnings == [f"not resuming: {said}"]
+
+
+def test_where_nothing_was_saved_the_advice_is_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(tmp_path)
+    monkeypatch.setenv(WorkerEnv.RESUME, "")
+    setting.saving.first_step()
+    assert setting.notices.begins_anew is not None
+    assert "no complete checkpoint is in" in setting.notices.begins_anew
+
+
+def test_the_first_generation_and_one_that_went_on_are_not_warned(tmp_path: Path) -> None:
+    first = Setting(tmp_path, generation=1)
+    first.saving.first_step()
+    loaded = Setting(tmp_path)
+    loaded.saving.loaded(str(loaded.directory / "deep" / "last.pt"))
+    loaded.saving.first_step()
+    framework = Setting(tmp_path)
+    framework.saving.went_on(40)
+    framework.saving.first_step()
+    assert framework.worker.page[Slot.STEP] == framework.worker.page[Slot.RESUMED_STEP] == 40
+    assert not first.notices.warnings + loaded.notices.warnings + framework.notices.warnings
+
+
+def test_a_file_from_elsewhere_is_not_going_on(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    setting.saving.loaded(str(tmp_path / "pretrained.pt"))
+    setting.saving.first_step()
+    assert setting.notices.begins_anew is not None
+
+
+def test_saving_is_a_phase_with_seconds_of_its_own(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    page = setting.worker.page
+    with setting.saving.phase(Phase.CHECKPOINT):
+        assert page[Slot.PHASE] == Phase.CHECKPOINT
+    assert page[Slot.PHASE] == Phase.BETWEEN and page[Slot.CHECKPOINT_SECONDS] > 0

@@ -40,10 +40,28 @@ def patch_arguments(module: Any, shared: Shared) -> None:
             put_settings(self, shared)
             put_checkpoint(self, shared)
         original(self)
+        if shared.worker.live:
+            put_accumulation(self, shared)
         if shared.worker.live and checkpoints_without_reentering(self):
             shared.verdicts.learn_checkpointing(GradientCheckpointing.NON_REENTRANT)
 
     arguments.__post_init__ = __post_init__
+
+
+def put_accumulation(arguments: Any, shared: Shared) -> None:
+    """The number again, where the program says it in another place, or later than the arguments are made."""
+    config = getattr(arguments, "accelerator_config", None)
+    options = getattr(config, "gradient_accumulation_kwargs", None)
+    elsewhere = options.get("num_steps") if isinstance(options, dict) else None
+    given = elsewhere or arguments.gradient_accumulation_steps
+    wanted = shared.settings.wish("gradientAccumulationSteps")
+    if wanted is ABSENT or given == wanted:
+        return
+    value = shared.settings.over_framework("gradientAccumulationSteps", given)
+    if value is not ABSENT:
+        arguments.gradient_accumulation_steps = value
+        if elsewhere:
+            options.pop("num_steps")
 
 
 def put_checkpoint(arguments: Any, shared: Shared) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation import where
+from ddpjob_trainer.instrumentation.frameworks import huggingface
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 
 
@@ -28,6 +29,7 @@ def patch(module: Any, shared: Shared) -> None:
         if id(self) not in followed:
             followed.add(id(self))
             self.add_callback(callback(shared))
+        huggingface.put_accumulation(self.args, shared)
         clock = shared.saving.clock
         clock.ends_itself = clock.loss_is_divided = True
         try:

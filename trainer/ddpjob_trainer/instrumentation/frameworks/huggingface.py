@@ -52,16 +52,15 @@ def put_accumulation(arguments: Any, shared: Shared) -> None:
     """The number again, where the program says it in another place, or later than the arguments are made."""
     config = getattr(arguments, "accelerator_config", None)
     options = getattr(config, "gradient_accumulation_kwargs", None)
-    elsewhere = options.get("num_steps") if isinstance(options, dict) else None
-    given = elsewhere or arguments.gradient_accumulation_steps
+    options = options if isinstance(options, dict) else {}
+    given = options.get("num_steps") or arguments.gradient_accumulation_steps
     wanted = shared.settings.wish("gradientAccumulationSteps")
     if wanted is ABSENT or given == wanted:
         return
     value = shared.settings.over_framework("gradientAccumulationSteps", given)
     if value is not ABSENT:
         arguments.gradient_accumulation_steps = value
-        if elsewhere:
-            options.pop("num_steps")
+        options.pop("num_steps", None)
 
 
 def put_checkpoint(arguments: Any, shared: Shared) -> None:

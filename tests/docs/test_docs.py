@@ -36,6 +36,7 @@ LINK = re.compile(r"\]\(([^)#]*)(?:#[^)]*)?\)")
 FILE = re.compile(r"`((?:api|cli|crds|docs|examples|operator|trainer)/[\w./-]+\.\w+)`")
 
 COVERED = {
+    "make settings-matrix": "tests/trainer/programs/test_matrix.py::test_no_setting_differs",
     "ddpjob run examples/digits.yaml": "tests/cli/test_train.py::test_a_killed_rank",
     "ddpjob run examples/digits.yaml --json | jq .accuracy": "tests/cli/test_train.py::test_a_killed_rank",
     "ddpjob run examples/digits.yaml --nodes 2 --json": "tests/cli/test_train.py::test_a_killed_rank",

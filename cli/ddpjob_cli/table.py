@@ -179,7 +179,7 @@ def progress(job: Observation) -> str:
 
 def summary(job: Observation) -> str:
     parts = [f"nodes {job.ready}/{job.nodes}"] if job.nodes else []
-    parts += [f"step {progress(job).removeprefix('step ')}"] if job.step else []
+    parts += ["step " + " ".join(progress(job).removeprefix("step ").split())] if job.step else []
     parts += [f"{number(job.samples_per_second)} samples/s"] if job.samples_per_second else []
     parts += [f"loss {number(job.loss)}"] if job.loss is not None else []
     parts += [f"ETA {words.duration(job.eta_seconds)}"] if job.eta_seconds else []

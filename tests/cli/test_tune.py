@@ -2,11 +2,12 @@
 
 import json
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.jobs import ddpjob, write
+from tests.cli.jobs import COMMAND, ddpjob, write
 
 from ddpjob_cli.commands.tune import whole_numbers
 from ddpjob_cli.errors import Unusable
@@ -130,12 +131,14 @@ while True:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_script_that_is_faster_with_another_setting_is_tuned_and_written(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     file = write(tmp_path, {"script": {"args": ["train.py"]}, "ddp": {"gradientAsBucketView": False}})
     file.write_text("# kept\n" + file.read_text())
     options = ["--steps", "8", "--rounds", "2", "--buckets", "1", "--write", "--json"]
-    result = ddpjob("tune", file, *options, cwd=tmp_path)
+    command = [*COMMAND, "tune", str(file), *options]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["best"] == {"bucketCapMB": 1, "gradientAsBucketView": True}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_cli.errors import CommandError, Unusable
+from ddpjob_cli.local import strays
 from ddpjob_cli.local.look import LocalRun
 from ddpjob_cli.ranks import Pace, Place, Scrape, median, pace, parse
 from ddpjob_cli.tuning.verdict import Measured
@@ -55,6 +56,7 @@ class Trial:
                     stdout=subprocess.PIPE,
                     stderr=output,
                     start_new_session=True,
+                    preexec_fn=strays.die_with_parent(),  # noqa: PLW1509 - there is no other thread here
                 )
                 try:
                     paces = self._watch(process, LocalRun(path=Path(folder, "run")))

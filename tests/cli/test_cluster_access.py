@@ -1,0 +1,192 @@
+"""What a cluster answers becomes values or sentences, and what is sent is what was meant."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.cli.api_server import ApiServer, listed
+from tests.cli.test_top import metrics
+
+from ddpjob_api.history import LOG_MARK, History, RankSums, Row, pack
+from ddpjob_cli.cluster.access import Access, Target
+from ddpjob_cli.errors import CommandError, Forbidden, Unusable
+from ddpjob_cli.main import cli
+
+JOBS = "/apis/ddpjob.dev/v1alpha1/namespaces/team/ddpjobs"
+PODS = "/api/v1/namespaces/team/pods"
+JOB = {
+    "metadata": {"name": "digits", "namespace": "team", "uid": "j"},
+    "spec": {"nodes": 2, "script": {"args": ["a.py"]}},
+    "status": {
+        "state": "Running",
+        "nodes": {"desired": 2, "ready": 2},
+        "conditions": [
+            {"type": "PodsReady", "status": "True", "reason": "AllPodsReady", "message": ""},
+            {"type": "Running", "status": "True", "reason": "Training", "message": ""},
+        ],
+        "progress": {"step": 25},
+        "lastFailure": {"reason": "Killed", "rank": 1, "node": 1},
+        "restarts": 1,
+    },
+}
+
+
+def pod(index: int, phase: str = "Running") -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"digits-{index}",
+            "uid": f"p{index}",
+            "labels": {"ddpjob.dev/index": str(index)},
+        },
+        "spec": {"nodeName": "w1", "containers": [{"name": "trainer"}]},
+        "status": {"phase": phase, "containerStatuses": [{"name": "trainer", "ready": True, "state": {}}]},
+    }
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.answers = {
+            f"GET {JOBS}/digits": (200, JOB),
+            f"GET {JOBS}?limit=500": listed(JOB),
+            f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500": listed(pod(1, "Succeeded"), pod(0)),
+            "GET /api/v1/namespaces/team/events?limit=500": listed(
+                {
+                    "involvedObject": {"uid": "p1"},
+                    "reason": "BackOff",
+                    "message": "slow\n down",
+                    "type": "Warning",
+                    "count": 3,
+                },
+                {
+                    "involvedObject": {"uid": "another"},
+                    "reason": "BackOff",
+                    "message": "not ours",
+                    "type": "Warning",
+                },
+            ),
+            f"GET {PODS}/digits-0:9464/proxy/metrics": (200, metrics(20, data=0.2, comm=0.4, rank=0)),
+            f"GET {PODS}/digits-0/log?container=trainer": (200, "[rank 0] one\n[rank 0] two"),
+            f"GET {PODS}/digits-1/log?container=trainer": (200, "[rank 1] three\n[ddpjob] history: x\n"),
+        }
+        yield server
+
+
+def run(api: ApiServer, folder: Path, *arguments: str) -> Any:
+    """The command in this process: what it prints, or the error that would be a sentence."""
+    result = CliRunner().invoke(
+        cli, [*arguments, "--kubeconfig", api.kubeconfig(folder)], standalone_mode=False
+    )
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_a_job_is_seen_with_its_pods_events_and_ranks(api: ApiServer, tmp_path: Path) -> None:
+    found = json.loads(run(api, tmp_path, "top", "digits", "--json"))
+    assert (found["state"], found["place"]) == ("Running", "namespace team")
+    assert [(rank["rank"], rank["hostNode"], rank["step"]) for rank in found["ranks"]] == [(0, "w1", 25)]
+    explained = json.loads(run(api, tmp_path, "explain", "digits", "--json"))["findings"]
+    assert [(one["weight"], one["where"]) for one in explained] == [
+        ("fails", ""),
+        ("note", "spec.checkpoint"),
+        ("note", "pod digits-1"),
+    ]
+    assert explained[2]["what"] == "BackOff: slow down (3 times)"
+    assert [one["name"] for one in json.loads(run(api, tmp_path, "top", "--json"))] == ["digits"]
+
+
+def test_logs_of_pods_that_run_and_ended(api: ApiServer, tmp_path: Path) -> None:
+    assert run(api, tmp_path, "logs", "digits") == "[rank 0] one\n[rank 0] two\n[rank 1] three\n"
+    assert run(api, tmp_path, "logs", "digits", "--failed") == "[rank 1] three\n"
+
+
+def test_a_report_is_made_of_what_runs_and_of_the_logs_of_what_ended(api: ApiServer, tmp_path: Path) -> None:
+    rows = tuple(
+        Row(at=1e9 + 10 * n, step=10 * n, ranks=(RankSums(rank=1, steps=10 * n, samples=80 * n),))
+        for n in range(3)
+    )
+    history = History(job="j", node=1, rows=rows)
+    tail = f"GET {PODS}/digits-1/log?container=trainer&tailLines=40"
+    api.answers[tail] = (200, f"[rank 1] x\n[ddpjob] {LOG_MARK}{pack(history)}\n[ddpjob] done\n")
+    api.refuse(f"GET {PODS}/digits-0:9464/proxy/history", 503, "no endpoints")
+    found = json.loads(run(api, tmp_path, "report", "digits", "--json"))
+    assert [step for _, step in found["steps"]] == [0, 10, 20]
+    assert [value for _, value in found["throughput"]] == [8.0, 8.0]
+    assert len(found["notInThisReport"]) == 1
+    assert "the history of pod digits-0" in found["notInThisReport"][0]
+
+
+def test_what_may_not_be_read_is_said_and_the_rest_shown(api: ApiServer, tmp_path: Path) -> None:
+    pods = f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500"
+    api.refuse(pods, 403, "pods is forbidden")
+    found = json.loads(run(api, tmp_path, "explain", "digits", "--json"))["findings"]
+    assert any("not allowed to list pods in namespace team" in one["what"] for one in found)
+    with pytest.raises(Forbidden, match="pods is forbidden"):
+        run(api, tmp_path, "logs", "digits")
+
+
+def test_a_list_is_read_page_by_page(api: ApiServer, tmp_path: Path) -> None:
+    api.answers[f"GET {JOBS}?limit=500"] = listed(JOB, following="next")
+    api.answers[f"GET {JOBS}?limit=500&continue=next"] = listed(
+        {**JOB, "metadata": {**JOB["metadata"], "name": "b"}}
+    )
+    assert [one["name"] for one in json.loads(run(api, tmp_path, "top", "--json"))] == ["b", "digits"]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "words"),
+    [
+        (401, "Unauthorized", Forbidden, "does not know this user"),
+        (404, "the server could not find the requested resource", Unusable, "install the operator"),
+        (404, 'ddpjobs "digits" not found', Unusable, "DDPJob digits in namespace team: not found"),
+        (500, "etcd is gone", CommandError, "the cluster answers 500: etcd is gone"),
+    ],
+)
+def test_a_refusal_is_a_sentence(
+    api: ApiServer, tmp_path: Path, status: int, message: str, kind: type[CommandError], words: str
+) -> None:
+    api.refuse(f"GET {JOBS}/digits", status, message)
+    with pytest.raises(kind, match=words):
+        run(api, tmp_path, "explain", "digits")
+
+
+def test_a_script_is_sent_with_its_code_which_is_the_jobs(api: ApiServer, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('hello')\n")
+    apply = "fieldManager=ddpjob-cli&force=true&fieldValidation=Strict"
+    for query in (apply, f"{apply}&dryRun=All"):
+        api.answers[f"PATCH {JOBS}/train?{query}"] = (200, ...)
+    access = Access(Target(kubeconfig=api.kubeconfig(tmp_path)))
+    assert access.namespace == "team"
+    with pytest.raises(CommandError, match="ConfigMap"):
+        run(api, tmp_path, "submit", str(script), "--detach")
+    name = next(asked.path for asked in api.asked if "configmaps" in asked.path).partition("?")[0]
+    api.answers[f"PATCH {name}?{apply}"] = (200, ...)
+    api.asked.clear()
+    assert "train in namespace team: sent" in run(api, tmp_path, "submit", str(script), "--detach")
+    sent = [(asked.method, asked.path.partition("?")[0], "dryRun" in asked.path) for asked in api.asked]
+    assert sent == [
+        ("GET", f"{JOBS}/train", False),
+        ("PATCH", f"{JOBS}/train", True),
+        ("PATCH", name, False),
+        ("PATCH", f"{JOBS}/train", False),
+        ("PATCH", name, False),
+    ]
+    assert {asked.content_type for asked in api.asked[1:]} == {"application/apply-patch+yaml"}
+    assert api.asked[2].body["data"] == {"train.py": "print('hello')\n"}
+    (owner,) = api.asked[4].body["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("DDPJob", "train", "1-2-3")
+
+
+def test_a_job_that_the_server_refuses_is_not_sent(api: ApiServer, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    path = f"{JOBS}/train?fieldManager=ddpjob-cli&force=true&fieldValidation=Strict&dryRun=All"
+    api.refuse(f"PATCH {path}", 422, "spec.nodes: Invalid value")
+    with pytest.raises(CommandError, match=r"refused: spec\.nodes") as caught:
+        run(api, tmp_path, "submit", str(tmp_path / "train.py"))
+    assert caught.value.exit_code == 86
+    assert not any("configmaps" in asked.path for asked in api.asked)

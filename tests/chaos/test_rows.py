@@ -14,7 +14,7 @@ from tests.chaos.training import BATCH, SLOW, STEPS, Training, start
 from tests.cluster.harness.errors import TimedOut
 from tests.cluster.harness.waiting import eventually
 from tests.cluster.installation import Installation
-from tests.cluster.jobs import is_true
+from tests.cluster.jobs import condition, is_true
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.timeout(600)]
 slow = pytest.mark.slow
@@ -186,10 +186,8 @@ def test_parted_pods_go_on_when_they_are_joined(training: Training, faults: Faul
         incident = Incident.before(training, row)
         join = faults.part(training)
         missing = training.job.until(
-            lambda job: any(
-                "1" in c["message"]
-                for c in job["status"]["conditions"]
-                if c["type"] == "RendezvousReady" and c["status"] == "False"
+            lambda job: (
+                "the launchers of 1 have not joined" in condition(job, "RendezvousReady").get("message", "")
             ),
             "the missing rank is named",
             60,
@@ -224,7 +222,7 @@ def test_a_worker_that_stands_still_for_a_moment_is_no_incident(
     with table.row("worker of rank 1: SIGSTOP, SIGCONT") as row:
         incident = Incident.before(training, row)
         go_on = faults.freeze(faults.process(training, 1, WORKER))
-        eventually(lambda: faults.process(training, 1, WORKER), 5, "it is stopped")
+        eventually(lambda: training.seconds_without_a_step() > 2, 60, "no step is made")
         incident.begins()
         go_on()
         incident.undisturbed()

@@ -167,6 +167,11 @@ class Training:
         """Wait until all ranks have made a step after this time, in the same life or another."""
         return float(self.wait(lambda: self.journal.next_step(after), "a step of all ranks", timeout))
 
+    def seconds_without_a_step(self) -> float:
+        """Since the newest step of any rank."""
+        newest = self.journal.lives()[self.journal.newest()]
+        return time.time() - max(rank.steps[-1]["at"] for rank in newest.values())
+
     def until_saved(self, after: float, timeout: float = 30) -> Path:
         """Wait for a checkpoint that is newer than this time."""
         return Path(

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from ddpjob_api.codec import Path
 from ddpjob_api.names import is_reserved_env
+from ddpjob_api.nested import contradictions
 from ddpjob_api.plan import Plan, Refused, micro_batch, plan
 from ddpjob_api.spec import NAME_MAX_LENGTH, Backend, DDPJob, GradientCheckpointing, Spec
 
@@ -83,6 +84,14 @@ def reserved_names(facts: Facts) -> bool:
     return any(is_reserved_env(variable.name) for variable in facts.spec.env)
 
 
+def against_command(facts: Facts) -> list[str]:
+    if facts.spec.command is None:
+        return []
+    return contradictions(
+        facts.spec.command, nodes=facts.plan.nodes, processes=facts.plan.processes_per_node
+    )
+
+
 def checkpointing(facts: Facts, *modes: GradientCheckpointing) -> bool:
     task = facts.spec.task
     return (task.gradient_checkpointing if task is not None else facts.checkpointing_seen) in modes
@@ -136,6 +145,13 @@ RULES = (
         "are set by the launcher; take them out",
         applies=reserved_names,
         in_crd=True,
+    ),
+    Rule(
+        id="command-contradicts",
+        verdict=Verdict.REFUSE,
+        path=("spec", "command"),
+        sentence="an argument of torchrun or accelerate launch contradicts the resource; take it out, it is added",
+        applies=lambda f: bool(against_command(f)),
     ),
     Rule(
         id="bucket-cap",
@@ -447,6 +463,8 @@ def explain(row: Rule, facts: Facts) -> str:
             micro_batch(facts.spec.task.global_batch_size, facts.plan.world_size, facts.plan.accumulation)
         except Refused as refused:
             sentence = str(refused)
+    if row.id == "command-contradicts":
+        sentence = "; ".join(against_command(facts))
     if row.id == "reserved-env":
         taken = sorted(v.name for v in facts.spec.env if is_reserved_env(v.name))
         sentence = f"{', '.join(taken)}: {sentence}"

@@ -45,6 +45,7 @@ CASES: list[tuple[str, Facts]] = [
     ("reserved-env", facts({**SCRIPT, "env": [{"name": "RANK", "value": "0"}]})),
     ("reserved-env", facts({**SCRIPT, "env": [{"name": "DDPJOB_X", "value": "0"}]})),
     ("env-value", facts({**SCRIPT, "env": [{"name": "A", "value": "0", "valueFrom": {}}]})),
+    ("command-contradicts", facts({"command": ["torchrun", "--nnodes", "3", "train.py"], "nodes": 2})),
     ("bucket-cap", facts({**SCRIPT, "ddp": {"bucketCapMB": 0}})),
     ("bucket-cap", facts({**SCRIPT, "ddp": {"bucketCapMB": -1}})),
     ("epochs-or-steps", facts(task(maxSteps=3))),

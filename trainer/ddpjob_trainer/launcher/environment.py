@@ -7,11 +7,12 @@ configuration and the Start message. Must not: touch the file system.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from ddpjob_api.codec import render
 from ddpjob_api.messages import Start
 from ddpjob_api.names import LauncherEnv, WorkerEnv
+from ddpjob_api.nested import Place, completed
 from ddpjob_trainer.launcher.config import Config
 
 
@@ -80,6 +81,9 @@ def worker_env(
     env.setdefault("PYTHONUNBUFFERED", "1")
     if config.spec.command is not None:
         env |= nested_env(config, start)
+        if config.plan.accelerator is None:
+            # Without it accelerate makes a world of one out of every rank on a CPU.
+            env.setdefault("ACCELERATE_USE_CPU", "true")
     elif config.spec.script is not None and config.plan.processes_per_node > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun's default: else each rank takes every core
     return env
@@ -132,32 +136,22 @@ def command_line(config: Config, start: Start) -> list[str]:
     if spec.command is not None:
         # -I -S: the tether needs nothing but the standard library and must start at once.
         tether = str(Path(__file__).with_name("tether.py"))
-        return [config.python, "-I", "-S", tether, *nested_command(spec.command, config, start)]
+        return [config.python, "-I", "-S", tether, *completed(spec.command, place(config, start))]
     bootstrap = [config.python, "-m", "ddpjob_trainer.bootstrap"]
     if spec.script is not None:
         return [*bootstrap, *spec.script.args]
     return [*bootstrap, "-m", "ddpjob_trainer.train"]
 
 
-def nested_command(command: tuple[str, ...], config: Config, start: Start) -> list[str]:
-    """A `command`; `accelerate launch` gets the multi-node arguments it was not given (torchrun reads PET_*)."""
-    if PurePath(command[0]).name != "accelerate" or command[1:2] != ("launch",):
-        return list(command)
-    nodes = config.plan.nodes
-    wanted = {
-        "num_machines": str(nodes),
-        "num_processes": str(config.plan.world_size),
-        "machine_rank": str(config.node),
-        "main_process_ip": start.master_address,
-        "main_process_port": str(start.master_port),
-    }
-    given = {
-        word.split("=")[0].lstrip("-").replace("-", "_") for word in command[2:] if word.startswith("--")
-    }
-    added = [word for name, value in wanted.items() if name not in given for word in (f"--{name}", value)]
-    if config.plan.world_size > 1 and "multi_gpu" not in given and "cpu" not in given:
-        added += ["--multi_gpu"] if config.plan.accelerator is not None else ["--cpu"]
-    return [*command[:2], *added, *command[2:]]
+def place(config: Config, start: Start) -> Place:
+    return Place(
+        node=config.node,
+        nodes=config.plan.nodes,
+        processes=config.plan.processes_per_node,
+        address=start.master_address,
+        port=start.master_port,
+        run_id=config.uid or config.name,
+    )
 
 
 def compact(document: object) -> str:

@@ -79,6 +79,10 @@ class WorkerEnv(StrEnum):
     GRADIENT_ACCUMULATION_STEPS = "DDPJOB_GRADIENT_ACCUMULATION_STEPS"
     """Offered to plain loops, which own their accumulation."""
     JOB_NAME = "DDPJOB_NAME"
+    RANK_DIR = "DDPJOB_RANK_DIR"
+    """Below a `command`: where each rank of this node finds the page that is its own."""
+    AGENT_PID = "DDPJOB_AGENT_PID"
+    """Set by a launcher below a `command` (torchrun, accelerate) for what it starts."""
 
 
 TORCHRUN_ENV = (

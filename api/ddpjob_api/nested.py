@@ -39,7 +39,9 @@ FLAGS = {
     ),
 }  # fmt: skip
 """Options without a value: the word after one is not its own."""
-OTHER_KINDS = frozenset({"cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file", "multi_gpu"})
+OTHER_KINDS = frozenset(
+    {"cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file", "multi_gpu"}
+)
 """Options of accelerate that say what kind of training it is."""
 
 
@@ -77,20 +79,26 @@ def nested(command: Sequence[str]) -> Nested | None:
 
 
 def program_of(command: Sequence[str]) -> tuple[Program, int] | None:
-    name = PurePath(command[0]).name
-    if name in SCRIPTS:
-        return SCRIPTS[name], 1
-    if name == "accelerate" and command[1:2] in (["launch"], ("launch",)):
-        return Program.ACCELERATE, 2
-    if not name.startswith("python"):
-        return None
+    if not PurePath(command[0]).name.startswith("python"):
+        return script_of(command, 0)
     position = 1
     while position < len(command) and command[position] != "-m":
-        if not command[position].startswith("-") or command[position] in {"-c", "-"}:
+        if not command[position].startswith("-"):
+            return script_of(command, position)
+        if command[position] in {"-c", "-"}:
             return None
         position += 2 if command[position] in {"-X", "-W"} else 1
     module = command[position + 1] if position + 1 < len(command) else ""
     return (MODULES[module], position + 2) if module in MODULES else None
+
+
+def script_of(command: Sequence[str], position: int) -> tuple[Program, int] | None:
+    name = PurePath(command[position]).name
+    if name in SCRIPTS:
+        return SCRIPTS[name], position + 1
+    if name == "accelerate" and list(command[position + 1 : position + 2]) == ["launch"]:
+        return Program.ACCELERATE, position + 2
+    return None
 
 
 def given(words: Sequence[str], flags: frozenset[str]) -> dict[str, str]:
@@ -112,7 +120,9 @@ def completed(command: Sequence[str], place: Place) -> list[str]:
     found = nested(command)
     if found is None:
         return list(command)
-    wanted = torchrun_options(place) if found.program is Program.TORCHRUN else accelerate_options(place, found)
+    wanted = (
+        torchrun_options(place) if found.program is Program.TORCHRUN else accelerate_options(place, found)
+    )
     if "standalone" in found.given:
         wanted = {name: wanted[name] for name in ("nproc_per_node", "max_restarts")}
     added = [

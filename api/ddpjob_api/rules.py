@@ -87,9 +87,7 @@ def reserved_names(facts: Facts) -> bool:
 def against_command(facts: Facts) -> list[str]:
     if facts.spec.command is None:
         return []
-    return contradictions(
-        facts.spec.command, nodes=facts.plan.nodes, processes=facts.plan.processes_per_node
-    )
+    return contradictions(facts.spec.command, nodes=facts.plan.nodes, processes=facts.plan.processes_per_node)
 
 
 def checkpointing(facts: Facts, *modes: GradientCheckpointing) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ddpjob_api.accelerators import PLUGINS
 from ddpjob_api.codec import Invalid, load
+from ddpjob_api.exits import Exit
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Fact, Slot, WorkerState
 from ddpjob_api.spec import DDP, Backend, Checkpoint, Task
@@ -66,6 +67,9 @@ class Worker:
 
         self.live = True
         """False in a forked child: what was patched then behaves as if it were not."""
+
+        self.stop_code = int(Exit.STOPPED)
+        """What the process ends with when it stops on request; the page says STOPPED in any case."""
 
         self.steps_owned = False
         self.stop_callbacks: list[Callable[[], object]] = []

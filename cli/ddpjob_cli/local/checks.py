@@ -42,4 +42,6 @@ def check(job: DDPJob, work: Path) -> None:
 def runnable(program: str, work: Path) -> bool:
     if os.sep in program:
         return os.access(work / program, os.X_OK)
-    return shutil.which(program) is not None
+    # Launchers search beside their Python too: torchrun and accelerate lie there.
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)))
+    return shutil.which(program, path=path) is not None

@@ -21,7 +21,7 @@ PLAIN_SECONDS = 5.0
 """Between two lines of progress where there is no terminal."""
 MARK = "[ddpjob] "
 """Begins the launchers' own lines; ours too, where theirs are shown with their node."""
-SAID_BY_RANK = re.compile(r"^\[rank \d+\] \[ddpjob\] (override|warning)")
+SAID_BY_RANK = re.compile(r"^\[(rank|node) \d+\] \[ddpjob\] (override|warning)")
 """What every rank says of the settings; shown once, from the report. The node's log has each rank's."""
 
 SAID_AT_THE_END = re.compile(
@@ -128,7 +128,7 @@ class View:
         if SAID_BY_RANK.match(text):
             return
         shown = Text.from_ansi(text)
-        if text.startswith("[rank ") and (end := text.find("] ")) > 0:
+        if text.startswith(("[rank ", "[node ")) and (end := text.find("] ")) > 0:
             shown.stylize("cyan", 0, end + 1)
         self._print(shown)
 

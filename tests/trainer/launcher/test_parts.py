@@ -21,8 +21,9 @@ from ddpjob_api.report import (
     Override,
     TerminationMessage,
 )
+from ddpjob_trainer.files import Files
 from ddpjob_trainer.launcher.config import Config, Unusable, address, read
-from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
+from ddpjob_trainer.launcher.environment import command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import MAX_PIECE_BYTES, Splitter
 from ddpjob_trainer.launcher.progress import Gauge

@@ -25,6 +25,7 @@ BETWEEN, FORWARD, BACKWARD, OPTIMIZER = (
 )
 EVALUATION = int(Phase.EVALUATION)
 PHASE, PHASE_SINCE = int(Slot.PHASE), int(Slot.PHASE_SINCE)
+EXIT_CODE = int(Slot.EXIT_CODE)
 STEP, GENERATION_STEPS, LAST_STEP_AT = int(Slot.STEP), int(Slot.GENERATION_STEPS), int(Slot.LAST_STEP_AT)
 STEP_SECONDS, FIRST_STEP_AT = int(Slot.STEP_SECONDS), int(Slot.FIRST_STEP_AT)
 MICRO_BATCHES, MICRO_BATCHES_SYNCED = int(Slot.MICRO_BATCHES), int(Slot.MICRO_BATCHES_SYNCED)
@@ -202,7 +203,8 @@ class Clock:
         self._slots[PHASE] = Phase.CHECKPOINT
         for callback in self._worker.stop_callbacks:
             callback()
-        raise Stopped(Exit.STOPPED.value)
+        slots[EXIT_CODE] = Exit.STOPPED
+        raise Stopped(self._worker.stop_code)
 
     def _compare_windows(self) -> None:
         """Say where accumulation is not what the resource asks for, or costs more than it should.

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.messages import Start
+from ddpjob_api.nested import nested
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.report import Cause, RankView, WorkerExit
+from ddpjob_trainer.files import Files, agent_file, command_error_file
 from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import (
     CRASHES,
@@ -27,18 +29,20 @@ from ddpjob_trainer.launcher.cause import (
 )
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
-from ddpjob_trainer.launcher.environment import Files, command_line, worker_env
+from ddpjob_trainer.launcher.environment import command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.standby import Standby
 from ddpjob_trainer.launcher.timing import (
+    AGENT_SECONDS,
     KILL_SECONDS,
     ORPHAN_LOOK_SECONDS,
     ORPHAN_LOOKS,
     POST_MORTEM_SECONDS,
     STACKS_SECONDS,
 )
+from ddpjob_trainer.launcher.verdict import Rank, command_exit
 from ddpjob_trainer.page import Page
 
 
@@ -48,11 +52,15 @@ class Unkillable(RuntimeError):
 
 @dataclass(kw_only=True)
 class Worker:
-    """One rank."""
+    """One rank; or a `command`, which starts the node's ranks and is called by the first of them."""
 
     rank: int
     files: Files
     page: Page
+    others: tuple[Rank, ...] = ()
+    """Ranks below a `command` beside its first."""
+    nested: bool = False
+    """It is a `command`."""
     pumps: tuple[Pump, ...]
     process: Process | None = None
     signals: set[int] = field(default_factory=set)
@@ -64,9 +72,14 @@ class Worker:
         return self.process is not None and self.process.returncode is None
 
     @property
-    def instrumented(self) -> bool:
-        """Whether it writes its page, and so has a handler for the stacks signal."""
-        return self.page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}
+    def ranks(self) -> tuple[Rank, ...]:
+        return (Rank(rank=self.rank, files=self.files, page=self.page), *self.others)
+
+    def pid_of(self, rank: Rank) -> int | None:
+        """The process of one of its ranks, while it may live; below a `command` the page knows it."""
+        if not self.alive or self.process is None:
+            return None
+        return (int(rank.page[Slot.PID]) or None) if self.nested else self.process.pid
 
 
 class Crew:
@@ -99,6 +112,7 @@ class Crew:
         self._reserve = reserve
         self._on_exit = on_exit
         self._keep = keep
+        self._began = 0.0
         self.workers: list[Worker] = []
         self.views: dict[int, RankView] = {}
         """Where the ranks stood when they were stopped."""
@@ -107,16 +121,25 @@ class Crew:
         """Start every worker, in its standby where there is one; one that cannot be started has ended at once."""
         loop = asyncio.get_running_loop()
         self._environ, self._resume_dir = dict(environ), resume_dir
+        self._began = loop.time()
         for local_rank, rank in enumerate(self._config.ranks):
             files = Files.of(self._config.run_dir, self.generation, rank)
             for path in (files.page, files.error, files.stacks):
                 path.unlink(missing_ok=True)
-            prefix = f"[rank {rank}] ".encode()
+            prefix = self._prefix(rank)
             pumps = (Pump(loop, self._sink, prefix, 1), Pump(loop, self._sink, prefix, 2))
             command, env = self.command_and_environment(local_rank)
             inlets = (pumps[0].inlet, pumps[1].inlet)
             standby = self._reserve.take(rank, env, files.page, inlets)
-            worker = Worker(rank=rank, files=files, page=Page(files.page, create=True), pumps=pumps)
+            page = Page(files.page, create=True)
+            worker = Worker(
+                rank=rank,
+                files=files,
+                page=page,
+                others=self._others(rank),
+                nested=self._config.spec.command is not None,
+                pumps=pumps,
+            )
             self.workers.append(worker)
             if standby is not None:
                 worker.process = standby.process
@@ -176,62 +199,83 @@ class Crew:
             worker.signals.add(signal.SIGKILL)
         await self._watch(worker, standby.process)
 
+    def _others(self, first: int) -> tuple[Rank, ...]:
+        """The ranks that a `command` starts beside its first, each with a page."""
+        if self._config.spec.command is None:
+            return ()
+        for path in (agent_file, command_error_file):
+            path(self._config.run_dir, self.generation).unlink(missing_ok=True)
+        found = []
+        for rank in range(first + 1, first + self._config.plan.processes_per_node):
+            files = Files.of(self._config.run_dir, self.generation, rank)
+            for stale in (files.page, files.error, files.stacks):
+                stale.unlink(missing_ok=True)
+            found.append(Rank(rank=rank, files=files, page=Page(files.page, create=True)))
+        return tuple(found)
+
+    def _prefix(self, rank: int) -> bytes:
+        """What stands before a worker's lines; those of a `command` come from any of its ranks."""
+        several = self._config.processes < self._config.plan.processes_per_node
+        return (f"[node {self._config.node}] " if several else f"[rank {rank}] ").encode()
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """All ranks of this node, also those below a `command`."""
+        return tuple(rank for worker in self.workers for rank in worker.ranks)
+
     # words to the workers
 
     def pause(self) -> None:
-        for worker in self.workers:
-            worker.page[Slot.PAUSE] = 1
+        for rank in self.ranks:
+            rank.page[Slot.PAUSE] = 1
 
     @property
     def held(self) -> bool:
         """Whether every rank that has reached `boundary` can still stop there (it evaluates)."""
         step = self.boundary
-        reached = [worker.page for worker in self.workers if worker.page[Slot.BOUNDARY] == step]
+        reached = [rank.page for rank in self.ranks if rank.page[Slot.BOUNDARY] == step]
         return step > 0 and all(page[Slot.CAN_STOP_AT] == step for page in reached)
 
     @property
     def boundary(self) -> int:
         """Highest step boundary among the ranks."""
-        return max((int(worker.page[Slot.BOUNDARY]) for worker in self.workers), default=0)
+        return max((int(rank.page[Slot.BOUNDARY]) for rank in self.ranks), default=0)
 
     def stop_at(self, step: int) -> None:
         """All ranks save and end at `step`; then they are let go of."""
         self.stop_asked = True
-        for worker in self.workers:
-            worker.page[Slot.STOP_AT] = step
-            worker.page[Slot.PAUSE] = 0
+        for rank in self.ranks:
+            rank.page[Slot.STOP_AT] = step
+            rank.page[Slot.PAUSE] = 0
 
     # the end
 
     async def examine(self, *, post_mortem: bool) -> None:
         """Have every rank write its stacks, and note where each stands; `post_mortem`: wait longer, and keep it all."""
         loop = asyncio.get_running_loop()
-        stopped = {
-            worker.rank
-            for worker in self.workers
-            if worker.process is not None and autopsy.state_of(worker.process.pid) in {"T", "t"}
-        }
+        pids = {rank.rank: worker.pid_of(rank) for worker in self.workers for rank in worker.ranks}
+        stopped = {rank for rank, pid in pids.items() if pid and autopsy.state_of(pid) in {"T", "t"}}
         # Before any of them answers: one that was stopped goes on then.
         now = loop.time()
         views = {
-            worker.rank: autopsy.view(worker.rank, worker.page, stopped=worker.rank in stopped, now=now)
-            for worker in self.workers
+            rank.rank: autopsy.view(rank.rank, rank.page, stopped=rank.rank in stopped, now=now)
+            for rank in self.ranks
         }
-        snapshots = {worker.rank: autopsy.numbers(worker.page) for worker in self.workers}
-        asked = [worker for worker in self.workers if worker.instrumented and worker.alive]
-        if self._send(STACKS_SIGNAL, only=lambda worker: worker in asked) and post_mortem:
-            for worker in asked:
-                if worker.rank in stopped and worker.process is not None:
-                    worker.process.send(signal.SIGCONT)  # so that it can answer at all
+        snapshots = {rank.rank: autopsy.numbers(rank.page) for rank in self.ranks}
+        asked = self._ask_for_stacks()
+        if asked and post_mortem:
+            for rank in asked:
+                pid = pids[rank.rank]
+                if rank.rank in stopped and pid:
+                    signal_to(pid, signal.SIGCONT)  # so that it can answer at all
             for _ in range(round(POST_MORTEM_SECONDS / STACKS_SECONDS)):
-                if all(autopsy.read(worker.files.stacks) or not worker.alive for worker in asked):
+                if self.ended.is_set() or all(autopsy.read(rank.files.stacks) for rank in asked):
                     break
                 await asyncio.sleep(STACKS_SECONDS)
         if asked:
             await self._all_ended(STACKS_SECONDS)
         self.views = {
-            worker.rank: autopsy.with_stacks(views[worker.rank], worker.files.stacks)
-            for worker in self.workers
+            rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self.ranks
         }
         if post_mortem:
             self._keep_post_mortem(snapshots)
@@ -239,13 +283,9 @@ class Crew:
     def _keep_post_mortem(self, snapshots: Mapping[int, Mapping[str, float]]) -> None:
         folder = autopsy.folder_of(self._config.checkpoint_dir, self._config.run_dir)
         try:
-            for worker in self.workers:
+            for rank in self.ranks:
                 kept = autopsy.keep(
-                    folder,
-                    self.generation,
-                    self.views[worker.rank],
-                    snapshots[worker.rank],
-                    worker.files.stacks,
+                    folder, self.generation, self.views[rank.rank], snapshots[rank.rank], rank.files.stacks
                 )
             self._sink.say(f"stacks and pages of the ranks here are kept in {kept}")
         except OSError as error:
@@ -257,9 +297,9 @@ class Crew:
             now = asyncio.get_running_loop().time()
             views = [
                 autopsy.with_stacks(
-                    autopsy.view(worker.rank, worker.page, stopped=False, now=now), worker.files.stacks
+                    autopsy.view(rank.rank, rank.page, stopped=False, now=now), rank.files.stacks
                 )
-                for worker in self.workers
+                for rank in self.ranks
             ]
         else:
             views = list(self.views.values())
@@ -312,11 +352,14 @@ class Crew:
 
     def discard(self) -> None:
         """Unmap the pages and take away what only this generation needed; stacks stay for who looks later."""
-        for worker in self.workers:
-            worker.page.close()
-            for path in (worker.files.page, worker.files.error):
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+        run_dir, generation = self._config.run_dir, self.generation
+        leftovers = [agent_file(run_dir, generation), command_error_file(run_dir, generation)]
+        for rank in self.ranks:
+            rank.page.close()
+            leftovers += [rank.files.page, rank.files.error, rank.files.claim]
+        for path in leftovers:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     @property
     def exits(self) -> tuple[WorkerExit, ...]:
@@ -339,29 +382,47 @@ class Crew:
 
     @property
     def joined(self) -> bool:
-        """Whether every rank is in its process group; a `command` has no page to tell, so it counts as it runs."""
-        if self._config.spec.command is not None:
+        """Whether every rank is in its process group; a `command` none of whose ranks is known counts as it runs."""
+        if self._config.spec.command is not None and not self._waits_for_ranks():
             return bool(self.workers)
-        return bool(self.workers) and all(worker.page[Slot.PROCESS_GROUP_AT] > 0 for worker in self.workers)
+        return bool(self.workers) and all(rank.page[Slot.PROCESS_GROUP_AT] > 0 for rank in self.ranks)
+
+    def _waits_for_ranks(self) -> bool:
+        """Whether a `command` is a launcher whose ranks can be expected to show themselves."""
+        asked = nested(self._config.spec.command or ("",)) is not None
+        early = asyncio.get_running_loop().time() - self._began < AGENT_SECONDS
+        return asked and (early or agent_file(self._config.run_dir, self.generation).exists())
 
     @property
     def pages(self) -> dict[int, Page]:
         """Pages of the ranks that live."""
-        return {worker.rank: worker.page for worker in self.workers if worker.alive}
+        return {
+            rank.rank: rank.page for worker in self.workers for rank in worker.ranks if worker.pid_of(rank)
+        }
 
     @property
     def steps(self) -> tuple[int, ...]:
-        return tuple(int(worker.page[Slot.STEP]) for worker in self.workers)
+        return tuple(int(rank.page[Slot.STEP]) for rank in self.ranks)
 
-    def _send(
-        self, number: int, *, group: bool = False, only: Callable[[Worker], bool] = lambda worker: True
-    ) -> int:
+    def _ask_for_stacks(self) -> list[Rank]:
+        """The ranks that were asked: those that have a handler for the signal, because they write their pages."""
+        asked = []
+        for worker in self.workers:
+            for rank in worker.ranks:
+                pid = worker.pid_of(rank)
+                if pid and rank.page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}:
+                    worker.signals.add(STACKS_SIGNAL)
+                    signal_to(pid, STACKS_SIGNAL)
+                    asked.append(rank)
+        return asked
+
+    def _send(self, number: int, *, group: bool = False) -> int:
         """Signal the workers that live; a group's other members get it too, also when its leader has ended."""
         count = 0
         for worker in self.workers:
             if worker.process is None:
                 continue
-            if worker.process.returncode is None and only(worker):
+            if worker.process.returncode is None:
                 worker.signals.add(number)
                 count += 1
                 if not group:
@@ -381,6 +442,8 @@ class Crew:
         await process.ended.wait()
         assert process.returncode is not None
         worker.pumps[1].catch_up()
+        killed = process.returncode == -signal.SIGKILL
+        command = self._config.spec.command is not None
         circumstances = Circumstances(
             signals=frozenset(worker.signals),
             stop_asked=self.stop_asked,
@@ -388,16 +451,24 @@ class Crew:
             place=autopsy.spot(autopsy.place(autopsy.innermost(autopsy.read(worker.files.stacks))))
             if process.returncode in CRASHES
             else None,
-            oom=process.returncode == -signal.SIGKILL and self._oom.killed(),
+            oom=(killed or (command and process.returncode != 0)) and self._oom.killed(),
         )
-        error = read_error(worker.files.error) if process.returncode else None
-        item = worker_exit(
-            rank=worker.rank,
-            returncode=process.returncode,
-            page=worker.page,
-            error=error,
-            circumstances=circumstances,
-        )
+        if command:
+            item = command_exit(
+                worker.ranks,
+                process.returncode,
+                run_dir=self._config.run_dir,
+                generation=self.generation,
+                circumstances=circumstances,
+            )
+        else:
+            item = worker_exit(
+                rank=worker.rank,
+                returncode=process.returncode,
+                page=worker.page,
+                error=read_error(worker.files.error) if process.returncode else None,
+                circumstances=circumstances,
+            )
         self._ended(worker, item)
 
     def _not_started(self, worker: Worker, error: OSError) -> None:
@@ -422,3 +493,8 @@ class Crew:
     def failed(self, item: WorkerExit) -> bool:
         """Whether a worker's end must end the generation everywhere."""
         return is_failure(item, Circumstances(stop_asked=self.stop_asked))
+
+
+def signal_to(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

@@ -5,41 +5,18 @@ configuration and the Start message. Must not: touch the file system.
 """
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_api.codec import render
 from ddpjob_api.messages import Start
 from ddpjob_api.names import LauncherEnv, WorkerEnv
 from ddpjob_api.nested import Place, completed
+from ddpjob_trainer.files import Files, command_error_file, term_file
 from ddpjob_trainer.launcher.config import Config
 
-
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """The files of one worker in one generation, on the memory volume."""
-
-    page: Path
-    error: Path
-    stacks: Path
-    imports: Path
-    """Of the rank, whatever the generation."""
-
-    @classmethod
-    def of(cls, run_dir: Path, generation: int, rank: int) -> "Files":
-        name = f"g{generation}-r{rank}"
-        return cls(
-            page=run_dir / f"page-{name}",
-            error=run_dir / f"error-{name}.json",
-            stacks=run_dir / f"stacks-{name}.txt",
-            imports=run_dir / f"imports-r{rank}",
-        )
-
-
-def term_file(run_dir: Path) -> Path:
-    """The highest term this node has obeyed."""
-    return run_dir / "term"
+INJECTED = Path(__file__).parents[1] / "injected"
 
 
 def worker_env(
@@ -80,6 +57,14 @@ def worker_env(
     # A pipe makes Python buffer whole blocks; a log that lags behind is no help.
     env.setdefault("PYTHONUNBUFFERED", "1")
     if config.spec.command is not None:
+        # Which of its processes are ranks is for them to find out (`ddpjob_trainer.nested`).
+        for name in (WorkerEnv.PAGE, WorkerEnv.STACKS_FILE):
+            del env[name.value]
+        env[WorkerEnv.RANK_DIR.value] = str(config.run_dir)
+        env["TORCHELASTIC_ERROR_FILE"] = str(command_error_file(config.run_dir, start.generation))
+        env["PYTHONPATH"] = joined(str(INJECTED), env.get("PYTHONPATH"))
+        # torchrun and accelerate lie beside their Python, which need not be on PATH.
+        env["PATH"] = joined(env.get("PATH", os.defpath), str(Path(config.python).parent))
         env |= nested_env(config, start)
         if config.plan.accelerator is None:
             # Without it accelerate makes a world of one out of every rank on a CPU.
@@ -141,6 +126,10 @@ def command_line(config: Config, start: Start) -> list[str]:
     if spec.script is not None:
         return [*bootstrap, *spec.script.args]
     return [*bootstrap, "-m", "ddpjob_trainer.train"]
+
+
+def joined(*folders: str | None) -> str:
+    return os.pathsep.join(folder for folder in folders if folder)
 
 
 def place(config: Config, start: Start) -> Place:

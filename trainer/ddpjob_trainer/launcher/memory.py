@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from ddpjob_api.messages import PROTOCOL, Beat, Hello, Start
 from ddpjob_api.report import Failure
+from ddpjob_trainer.files import term_file
 from ddpjob_trainer.launcher.config import Config
-from ddpjob_trainer.launcher.environment import term_file
 
 
 class Memory:

@@ -81,3 +81,5 @@ RESTORE_SILENCE_SECONDS = 90.0
 than the patience of its sockets (`peers/taker.py`), so that it can try the next source before."""
 RESTORE_AGAIN_SECONDS = 10.0
 """Between two attempts to bring every node a checkpoint that some node has and not every node can take."""
+AGENT_SECONDS = 10.0
+"""How long a torchrun or accelerate below a `command` may take until its Python has started."""

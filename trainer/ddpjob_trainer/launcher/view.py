@@ -24,12 +24,12 @@ class View:
     """Reads the pages of whatever crew there is."""
 
     def __init__(self, config: Config, memory: Memory, say: Callable[[str], None]) -> None:
-        self.gauge = Gauge(config.plan.nodes * config.processes)
+        self.gauge = Gauge(config.plan.world_size)
         self.recorder = Recorder(
             config.history,
             job=config.uid if config.on_cluster else config.name,
             node=config.node,
-            ranks=config.processes,
+            ranks=config.plan.processes_per_node,
             say=say,
         )
         self._totals = exposition.Totals()
@@ -51,8 +51,8 @@ class View:
         """Keep what the pages of an ended crew say."""
         self.look(crew)
         self._record(crew)
-        for worker in crew.workers:
-            self._totals.add(worker.rank, worker.page)
+        for rank in crew.ranks:
+            self._totals.add(rank.rank, rank.page)
 
     def metrics(self, crew: Crew | None, standbys: Mapping[int, Held]) -> str:
         """The body of `/metrics`."""
@@ -65,8 +65,12 @@ class View:
             backend=self._config.plan.backend.value,
             world_size=self._config.plan.world_size,
         )
-        workers = crew.workers if crew is not None else []
-        return self._totals.render({worker.rank: worker.page for worker in workers}, job, standbys)
+        # A page nobody has begun belongs to a rank that a `command` may never start.
+        command = self._config.spec.command is not None
+        begun = (
+            [rank for rank in crew.ranks if not command or rank.page[Slot.PID]] if crew is not None else []
+        )
+        return self._totals.render({rank.rank: rank.page for rank in begun}, job, standbys)
 
     def _record(self, crew: Crew) -> None:
         """One row of the history."""
@@ -77,7 +81,7 @@ class View:
                 generation=crew.generation,
                 step=int(first[Slot.STEP]),
                 loss=finite(first[Slot.LOSS]) if first[Slot.STEP] else None,
-                ranks=tuple(self._sums(worker.rank, worker.page) for worker in crew.workers),
+                ranks=tuple(self._sums(rank.rank, rank.page) for rank in crew.ranks),
             )
         )
 

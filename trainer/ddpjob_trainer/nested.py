@@ -1,0 +1,172 @@
+"""Ranks below a `command`, which no launcher of ours started: what bootstrap does for a script, from inside.
+
+How it works: `injected/sitecustomize.py` calls `begin` in every Python below the command. A process is a rank when the
+environment gives it RANK and LOCAL_RANK, the launcher made a page for that rank, no living process has claimed it, and
+it is about to import torch; nothing below a rank is one. A launcher itself (torchrun, accelerate) is not: it only
+leaves word of how its ranks ended, which its own exit code does not say.
+
+Must not: import torch, or change how a program ends: what bootstrap does after a program (its exit code on the page,
+no C++ destructors) is the interpreter's here.
+"""
+
+import atexit
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from ddpjob_api.exits import Exit
+from ddpjob_api.names import WorkerEnv
+from ddpjob_api.nested import nested
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_trainer import bootstrap, error_file, worker
+from ddpjob_trainer.errors import Refused, TrainerError
+from ddpjob_trainer.files import Files, agent_file
+from ddpjob_trainer.instrumentation import install
+from ddpjob_trainer.instrumentation.imports import PostImport
+from ddpjob_trainer.page import BadPage
+
+
+def begin() -> None:
+    """Find out what this process is, and act on it. Called before any code of the program."""
+    environ = os.environ
+    run_dir = Path(environ[WorkerEnv.RANK_DIR])
+    generation = int(environ.get(WorkerEnv.GENERATION, "0"))
+    if WorkerEnv.WORKER_PID in environ:
+        return
+    if nested(sys.orig_argv) is not None:
+        tell_ends(agent_file(run_dir, generation))
+        environ[WorkerEnv.AGENT_PID] = str(os.getpid())
+        return
+    rank = environ.get("RANK", "")
+    if not rank.isdecimal() or not environ.get("LOCAL_RANK", "").isdecimal():
+        return
+    files = Files.of(run_dir, generation, int(rank))
+    if files.page.exists():
+        candidate = Candidate(files)
+        sys.excepthook = candidate.excepthook
+        sys.meta_path.insert(0, candidate)
+
+
+class Candidate(MetaPathFinder):
+    """A process that will be a rank when it imports torch; its own failure before that is the rank's."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._before = sys.excepthook
+        self.running: worker.Worker | None = None
+        self._claim: int | None = None
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        self.become_rank()
+        # The finders that were there when this search began are no longer those that should see it.
+        found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path))
+        return next((spec for spec in found if spec is not None), None)
+
+    def become_rank(self) -> None:
+        if not self.claimed():
+            return
+        os.environ[WorkerEnv.PAGE] = str(self._files.page)
+        os.environ[WorkerEnv.STACKS_FILE] = str(self._files.stacks)
+        self._files.error.unlink(missing_ok=True)
+        try:
+            running = worker.attach(os.environ)
+        except (Refused, BadPage) as error:
+            self.refuse(error)
+        if running is None:
+            return
+        if os.environ.get(WorkerEnv.AGENT_PID) == str(os.getppid()):
+            bootstrap.die_with_launcher()
+            # torchrun kills the other ranks when one ends with an error, which 85 is to it.
+            running.stop_code = 0
+        bootstrap.dump_stacks_on_signal()
+        install(running)
+        running.begin(os.environ)
+        running.page[Slot.STATE] = WorkerState.RUNNING
+        self.running = running
+        atexit.register(self.finish)
+
+    def claimed(self) -> bool:
+        """Whether this process is the rank now; the lock goes with it, and its children do not have it."""
+        descriptor = os.open(self._files.claim, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._claim = descriptor
+        return True
+
+    def finish(self) -> None:
+        running = self.running
+        if running is None or not running.live:
+            return
+        running.page[Slot.STATE] = WorkerState.EXITING
+        try:
+            running.finish()
+        except Exception as error:
+            running.say(f"the last facts of this rank are not on its page: {type(error).__name__}: {error}")
+
+    def excepthook(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Leave the error for the launcher, then show it as the program would."""
+        if isinstance(error, KeyboardInterrupt):
+            self._before(kind, error, trace)
+            return
+        if error_file.refused(error):
+            self.refuse(error)
+        self.record(error)
+        if isinstance(error, TrainerError):
+            print(f"[ddpjob] {kind.__name__}: {error}", file=sys.stderr)
+        elif self.running is not None and error_file.peer_gone(error):
+            print(f"[ddpjob] ended with its peers: {error_file.line(error)}", file=sys.stderr)
+        else:
+            self._before(kind, error, trace)
+
+    def refuse(self, error: BaseException) -> None:
+        self.record(error)
+        print(f"[ddpjob] refused: {error}", file=sys.stderr)
+        bootstrap.flush()
+        os._exit(Exit.REFUSED)
+
+    def record(self, error: BaseException) -> None:
+        """For the launcher, and for a torchrun above, which shows it in its table."""
+        paths = {self._files.error}
+        if os.environ.get(WorkerEnv.AGENT_PID) and "TORCHELASTIC_ERROR_FILE" in os.environ:
+            paths.add(Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+        for path in paths:
+            try:
+                error_file.write(path, error, self.running)
+            except OSError as problem:
+                print(f"[ddpjob] the error could not be written to {path}: {problem}", file=sys.stderr)
+
+
+def tell_ends(path: Path) -> None:
+    """Leave word, from inside a nested launcher, of every rank of this node that failed, the first one first."""
+    path.write_text("[]")
+
+    def patch(module: Any) -> None:
+        failed = module.ChildFailedError
+        original: Callable[..., None] = failed.__init__
+
+        def __init__(self: Any, name: str, failures: Any) -> None:  # noqa: N807
+            ends = sorted(failures.items(), key=lambda item: item[1].timestamp)
+            told = [{"rank": rank, "exitCode": end.exitcode} for rank, end in ends]
+            path.write_text(json.dumps(told))
+            original(self, name, failures)
+
+        failed.__init__ = __init__
+
+    PostImport(lambda module, error: None).add("torch.distributed.elastic.multiprocessing.errors", patch)

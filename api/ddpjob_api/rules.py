@@ -152,6 +152,13 @@ RULES = (
         applies=lambda f: bool(against_command(f)),
     ),
     Rule(
+        id="image-is-missing",
+        verdict=Verdict.REFUSE,
+        path=("spec", "image"),
+        sentence="python and keepEntrypoint speak of an image of your own; give it in image, or take them out",
+        applies=lambda f: f.spec.image is None and (f.spec.python is not None or f.spec.keep_entrypoint),
+    ),
+    Rule(
         id="bucket-cap",
         verdict=Verdict.REFUSE,
         path=("spec", "ddp", "bucketCapMB"),

@@ -227,6 +227,12 @@ class Spec:
     """Default: the accelerators in `resourcesPerNode`, else 1."""
 
     image: str | None = limited(None, min_length=1, max_length=1024)
+    python: str | None = limited(None, min_length=2, max_length=1024, pattern="^/")
+    """The Python of `image`; default: the first that is found there."""
+
+    keep_entrypoint: bool = False
+    """Run the image's entrypoint, with our launcher as its arguments."""
+
     image_pull_secrets: tuple[Reference, ...] = limited((), max_items=16)
     resources_per_node: Resources = limited(factory=Resources)
     env: tuple[EnvVar, ...] = limited((), max_items=256)

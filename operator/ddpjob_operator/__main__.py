@@ -61,7 +61,13 @@ class Operator:
         )
         self.poller.observe = lambda result: self.metrics.polls.labels(result=result).inc()
         self.reconciler = Reconciler(
-            self.client, self.cache, self.nodes, self.tokens, self.poller, image=settings.trainer_image
+            self.client,
+            self.cache,
+            self.nodes,
+            self.tokens,
+            self.poller,
+            image=settings.trainer_image,
+            operator_image=settings.operator_image,
         )
         self.queue.failed = self._failed
         self.background: list[asyncio.Task[None]] = []

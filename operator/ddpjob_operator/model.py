@@ -71,6 +71,8 @@ class Runtime:
     """What the pods of this run are made from; replacements take the same."""
 
     image: str = ""
+    trainer_from: str = ""
+    """The image whose trainer is put beside `image`; empty where that has its own."""
     trainer_version: str = ""
     protocol: int = 0
     template_hash: str = ""
@@ -202,6 +204,7 @@ def write_status(status: Status) -> dict[str, Any]:
     if status.runtime is not None:
         document["runtime"] = {
             "image": status.runtime.image,
+            **({"trainerFrom": status.runtime.trainer_from} if status.runtime.trainer_from else {}),
             "trainerVersion": status.runtime.trainer_version,
             "protocol": status.runtime.protocol,
             "templateHash": status.runtime.template_hash,

@@ -258,7 +258,7 @@ def end_of(status: Mapping[str, Any], container: Mapping[str, Any]) -> End | Non
             report=report_of(text),
         )
     if status.get("phase") in ("Failed", "Succeeded"):
-        words = str(status.get("message") or "")
+        words = str(status.get("message") or "") or init_failure(status)
         return End(
             exit_code=None,
             signal=None,
@@ -267,6 +267,16 @@ def end_of(status: Mapping[str, Any], container: Mapping[str, Any]) -> End | Non
             report=None,
         )
     return None
+
+
+def init_failure(status: Mapping[str, Any]) -> str:
+    """The words of the init container that failed; empty where none did."""
+    for one in status.get("initContainerStatuses") or []:
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            said = str(ended.get("message") or "").strip()
+            return f"init container {one.get('name')} ended with exit code {ended['exitCode']}: {said}"
+    return ""
 
 
 def report_of(text: str) -> TerminationMessage | None:

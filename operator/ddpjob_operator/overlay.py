@@ -28,7 +28,7 @@ NOT_IN_SPEC = {
     "activeDeadlineSeconds": "it would end one pod only; set spec.activeDeadlineSeconds of the DDPJob",
 }
 NOT_IN_TRAINER = ("command", "args")
-OUR_VOLUMES = frozenset({"tmp", "shm", "run", "memory", "token", "checkpoints", "workspace"})
+OUR_VOLUMES = frozenset({"tmp", "shm", "run", "memory", "token", "checkpoints", "workspace", "code"})
 
 
 def laid_over(pod: Body, template: Json) -> Body:
@@ -68,7 +68,7 @@ def lay_spec(ours: Body, given: Mapping[str, Any]) -> None:
         if name == "containers":
             ours[name] = by_name(ours[name], value, lay_container)
         elif name == "initContainers":
-            ours[name] = by_name(ours.get(name, []), value, merge)
+            ours[name] = by_name(ours.get(name, []), value, refuse_init)
         elif name == "volumes":
             ours[name] = by_name(ours[name], value, keep_ours(OUR_VOLUMES.__contains__))
         else:
@@ -108,9 +108,11 @@ def merged(ours: Any, given: Any) -> Any:
     return given
 
 
-def merge(ours: Body, given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        ours[name] = merged(ours.get(name), value)
+def refuse_init(ours: Body, given: Mapping[str, Any]) -> None:
+    raise Refused(
+        f"spec.template.spec.initContainers[{ours['name']}]: the name is that of the container that puts the trainer "
+        "into the pod; choose another"
+    )
 
 
 def keep_ours(reserved: Callable[[str], bool]) -> Callable[[Body, Mapping[str, Any]], None]:

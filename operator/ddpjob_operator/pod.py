@@ -15,6 +15,8 @@ from ddpjob_api.names import (
     ANNOTATION_JOB_UID,
     ANNOTATION_TEMPLATE_HASH,
     CHECKPOINT_PATH,
+    CODE_CONTAINER,
+    CODE_PATH,
     FINALIZER_TRACKING,
     LABEL_INCARNATION,
     LABEL_INDEX,
@@ -38,7 +40,10 @@ from ddpjob_operator.overlay import laid_over
 
 Body = dict[str, Any]
 
-LAUNCHER = ["python", "-m", "ddpjob_trainer.launcher"]
+LAUNCHER = ["python", "-I", "-m", "ddpjob_trainer.launcher"]
+"""Isolated: a `queue.py` in the workspace is the program's, not the launcher's."""
+HAND_OUT = ["python", "-I", "-m", "ddpjob_trainer.handout", CODE_PATH]
+CARRIED_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 GRACE_MARGIN_SECONDS = 15
 """What the kubelet adds to the workers' grace period, for the launcher's own end."""
 GROUP = 65532
@@ -96,6 +101,9 @@ def pod(job: JobView, spec: Spec, status: Status, runtime: Runtime, *, index: in
             "volumes": volumes(job.key.name, spec),
         },
     }
+    if runtime.trainer_from:
+        body["spec"]["initContainers"] = [code_container(spec, runtime)]
+        body["spec"]["volumes"].append({"name": "code", "emptyDir": {}})
     if spec.image_pull_secrets:
         body["spec"]["imagePullSecrets"] = [{"name": secret.name} for secret in spec.image_pull_secrets]
     affinity = affinity_of(job.key.name, spec.placement)
@@ -111,10 +119,10 @@ def container(
     given: Body = {
         "name": TRAINER_CONTAINER,
         "image": runtime.image,
-        "command": list(LAUNCHER),
+        ("args" if spec.keep_entrypoint else "command"): launcher(spec, runtime),
         "workingDir": WORKSPACE_PATH if spec.workspace else "/tmp",
         "env": [
-            *user_env(spec),
+            *(render(variable) for variable in spec.env),
             *launcher_env(job, spec, status, index=index, incarnation=incarnation),
         ],
         "ports": [{"name": "metrics", "containerPort": spec.ports.metrics, "protocol": "TCP"}],
@@ -124,26 +132,52 @@ def container(
             "failureThreshold": 1,
         },
         "resources": render(spec.resources_per_node),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": restricted(),
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts(spec),
     }
+    if runtime.trainer_from:
+        given["volumeMounts"].append({"name": "code", "mountPath": CODE_PATH, "readOnly": True})
     if spec.env_from:
         given["envFrom"] = [render(source) for source in spec.env_from]
     return given
 
 
-def user_env(spec: Spec) -> list[Body]:
-    """What the resource sets, and a home that can be written where it sets none."""
-    own = [render(variable) for variable in spec.env]
-    names = {variable.name for variable in spec.env}
-    usual = {"HOME": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "PYTHONUNBUFFERED": "1"}
-    return [*own, *({"name": name, "value": value} for name, value in usual.items() if name not in names)]
+def launcher(spec: Spec, runtime: Runtime) -> list[str]:
+    """What the trainer container runs."""
+    if not runtime.trainer_from:
+        return list(LAUNCHER)
+    if spec.python:
+        return [spec.python, "-I", f"{CODE_PATH}/enter.py"]
+    return ["/bin/sh", f"{CODE_PATH}/enter.sh"]
+
+
+def code_container(spec: Spec, runtime: Runtime) -> Body:
+    """Puts the trainer into a pod whose image is not ours."""
+    # The trainer container's own: the pod's class of service and its share of a quota stay what they were.
+    resources = {
+        kind: {name: amount for name, amount in amounts.items() if name in CARRIED_RESOURCES}
+        for kind, amounts in render(spec.resources_per_node).items()
+    }
+    return {
+        "name": CODE_CONTAINER,
+        "image": runtime.trainer_from,
+        "command": list(HAND_OUT),
+        "resources": {kind: amounts for kind, amounts in resources.items() if amounts},
+        "securityContext": restricted(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "code", "mountPath": CODE_PATH}],
+    }
+
+
+def restricted() -> Body:
+    """What Pod Security's level `restricted` asks of every container."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
 
 
 def launcher_env(job: JobView, spec: Spec, status: Status, *, index: int, incarnation: int) -> list[Body]:
@@ -189,8 +223,8 @@ def checkpoint_dir(job: JobView, spec: Spec) -> str:
 def for_launcher(spec: Spec) -> Spec:
     """The spec without what only Kubernetes reads."""
     return replace(
-        spec, template={}, env=(), env_from=(), image=None, image_pull_secrets=(), suspend=False,
-        active_deadline=None, ttl_after_finished=None,
+        spec, template={}, env=(), env_from=(), image=None, python=None, keep_entrypoint=False,
+        image_pull_secrets=(), suspend=False, active_deadline=None, ttl_after_finished=None,
         recovery=replace(spec.recovery, node_lost_timeout=Recovery().node_lost_timeout),
     )  # fmt: skip
 

@@ -77,6 +77,7 @@ class Reconciler:
         poller: Poller,
         *,
         image: str,
+        operator_image: str,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
@@ -85,6 +86,7 @@ class Reconciler:
         self._tokens = tokens
         self._poller = poller
         self._image = image
+        self._operator_image = operator_image
         self._clock = clock
         self._memory: dict[str, Memory] = {}
 
@@ -166,8 +168,16 @@ class Reconciler:
 
     def _runtime(self, job: JobView) -> Runtime:
         image = (job.spec.image if job.spec else None) or self._image
+        own_way = job.spec is not None and (job.spec.python is not None or job.spec.keep_entrypoint)
+        trainer_from = self._operator_image if image != self._image or own_way else ""
         digest = template_hash(job.spec, image) if job.spec and job.status.runtime is None else ""
-        return Runtime(image=image, trainer_version=__version__, protocol=PROTOCOL, template_hash=digest)
+        return Runtime(
+            image=image,
+            trainer_from=trainer_from,
+            trainer_version=__version__,
+            protocol=PROTOCOL,
+            template_hash=digest,
+        )
 
     async def _admission(self, job: JobView, entry: Entry, memory: Memory, now: datetime) -> Admission:
         """What stands before the first pod, looked at once; afterwards only that Service and Secret are there."""

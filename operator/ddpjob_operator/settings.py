@@ -21,6 +21,9 @@ class Settings:
     trainer_image: str = f"ddpjob/trainer:{__version__}"
     """Image of jobs that name none."""
 
+    operator_image: str = f"ddpjob/operator:{__version__}"
+    """Image from which the trainer is put into the pods of jobs that name an image of their own."""
+
     watch_namespaces: tuple[str, ...] = ()
     """Namespaces served, comma-separated; empty: all of the cluster."""
 

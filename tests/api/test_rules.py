@@ -46,6 +46,8 @@ CASES: list[tuple[str, Facts]] = [
     ("reserved-env", facts({**SCRIPT, "env": [{"name": "DDPJOB_X", "value": "0"}]})),
     ("env-value", facts({**SCRIPT, "env": [{"name": "A", "value": "0", "valueFrom": {}}]})),
     ("command-contradicts", facts({"command": ["torchrun", "--nnodes", "3", "train.py"], "nodes": 2})),
+    ("image-is-missing", facts({**SCRIPT, "keepEntrypoint": True})),
+    ("image-is-missing", facts({**SCRIPT, "python": "/opt/conda/bin/python"})),
     ("bucket-cap", facts({**SCRIPT, "ddp": {"bucketCapMB": 0}})),
     ("bucket-cap", facts({**SCRIPT, "ddp": {"bucketCapMB": -1}})),
     ("epochs-or-steps", facts(task(maxSteps=3))),

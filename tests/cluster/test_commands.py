@@ -48,7 +48,11 @@ def test_the_operator_runs_outside_of_the_cluster(installation: Installation, tm
     installation.scale(0)
     log = tmp_path / "log"
     with cluster.namespace("outside") as namespace, log.open("w") as output:
-        told = {"DDPJOB_TRAINER_IMAGE": cluster.images.trainer, "DDPJOB_HEALTH_PORT": "0"}
+        told = {
+            "DDPJOB_TRAINER_IMAGE": cluster.images.trainer,
+            "DDPJOB_OPERATOR_IMAGE": cluster.images.operator,
+            "DDPJOB_HEALTH_PORT": "0",
+        }
         operator = subprocess.Popen(
             [sys.executable, "-m", "ddpjob_operator"],
             env={**os.environ, **cluster.environment, **told},

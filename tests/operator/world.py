@@ -22,6 +22,7 @@ from ddpjob_operator.resync import resync
 from ddpjob_operator.tokens import Tokens
 
 IMAGE = "registry/trainer:1"
+OPERATOR_IMAGE = "registry/operator:1"
 KEY = Key("ns", "train")
 
 
@@ -51,7 +52,14 @@ class Operator:
             clock=lambda: api.now,
         )  # fmt: skip
         self.reconciler = Reconciler(
-            self.client, self.cache, self.nodes, self.tokens, self.poller, image=IMAGE, clock=lambda: api.now
+            self.client,
+            self.cache,
+            self.nodes,
+            self.tokens,
+            self.poller,
+            image=IMAGE,
+            operator_image=OPERATOR_IMAGE,
+            clock=lambda: api.now,
         )
 
     def add(self, key: Key) -> None:

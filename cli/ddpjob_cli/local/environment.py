@@ -95,6 +95,8 @@ def pod_spec(spec: Spec, ports: Ports) -> Spec:
     return dataclasses.replace(
         spec,
         image=None,
+        python=None,
+        keep_entrypoint=False,
         image_pull_secrets=(),
         env=(),
         env_from=(),
@@ -112,6 +114,8 @@ def left_to_a_cluster(spec: Spec) -> tuple[str, ...]:
     here = pod_spec(spec, Ports())
     names = {
         "image": spec.image != here.image,
+        "python": spec.python is not None,
+        "keepEntrypoint": spec.keep_entrypoint,
         "imagePullSecrets": bool(spec.image_pull_secrets),
         "envFrom": bool(spec.env_from),
         "workspace": spec.workspace is not None,

@@ -26,6 +26,7 @@ from ddpjob_trainer.launcher import termination
 from ddpjob_trainer.launcher.config import Config, Unusable, read, termination_log
 from ddpjob_trainer.launcher.node import CannotStart, Launcher
 from ddpjob_trainer.launcher.output import Sink
+from ddpjob_trainer.launcher.surroundings import usable
 
 
 def main() -> int:
@@ -35,6 +36,8 @@ def main() -> int:
         config = read(os.environ)
     except Unusable as error:
         return leave(path, last_words(Outcome.REFUSED, Exit.REFUSED, str(error), config=None))
+    if config.on_cluster:
+        make_usable()
     try:
         message = asyncio.run(launch(config))
     except CannotStart as error:
@@ -47,6 +50,15 @@ def main() -> int:
         termination.write(path, message, complain)
         return message.exit_code
     return leave(path, message)
+
+
+def make_usable() -> None:
+    """HOME, caches and a name for the user, where the image has none that can be used (`surroundings.py`)."""
+    changed = usable(os.environ)
+    unusable = [f"{name}={os.environ[name]}" for name in changed if name in os.environ]
+    if unusable:
+        complain(f"uid {os.getuid()} cannot write {', '.join(unusable)}: folders in /tmp are used instead")
+    os.environ.update(changed)
 
 
 async def launch(config: Config) -> TerminationMessage:

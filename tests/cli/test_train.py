@@ -105,3 +105,55 @@ def test_nccl_without_a_gpu_is_refused_once_and_not_tried_again(tmp_path: Path) 
     )
     assert result.stderr.count("generation 1 starts") == 1
     assert "generation 2" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["torchrun", pytest.param("accelerate-launch", marks=pytest.mark.slow)])
+def test_a_command_runs_over_two_nodes_with_the_settings_in_effect(tmp_path: Path, name: str) -> None:
+    done = ddpjob("run", EXAMPLES / f"{name}.yaml", "--json", cwd=tmp_path)
+    ending = last_json(done)
+    jsonschema.validate(ending, ENDING)
+    assert (ending["outcome"], ending["ranks"], ending["steps"]) == ("Done", 2, 20), done.stderr
+    in_effect = {"backend": "gloo", "bucketCapMB": 1, "timeoutSeconds": 120, "worldSize": 2}
+    assert ending["ddp"].items() >= in_effect.items()
+    (asked,) = [
+        each
+        for each in ending["ddp"]["overrides"]
+        if each["setting"] == ("bucketCapMB" if name == "torchrun" else "findUnusedParameters")
+    ]
+    assert asked["where"].startswith("scripts/" if name == "torchrun" else ""), asked
+    line = "runs torchrun --nnodes 2" if name == "torchrun" else "runs accelerate launch --num_machines 2"
+    assert line in done.stderr
+
+
+FALLS = """
+import os, signal, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    here = (os.environ["DDPJOB_GENERATION"], dist.get_rank(), step)
+    if here == ("1", 3, 2):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if here == ("2", 1, 3):
+        raise ValueError("bad sample 17")
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate, launch"])
+def test_the_culprit_below_a_nested_launcher_is_named(tmp_path: Path, launcher: str) -> None:
+    """torchrun ends with 1 whatever happened; which rank, of which signal or exception, comes from below it."""
+    (tmp_path / "falls.py").write_text(FALLS)
+    (tmp_path / "job.yaml").write_text(
+        "{apiVersion: ddpjob.dev/v1alpha1, kind: DDPJob, metadata: {name: falls}, spec: {nodes: 2, "
+        f"processesPerNode: 2, command: [{launcher}, falls.py], recovery: {{maxRestarts: 1}}}}}}"
+    )
+    ending = last_json(ddpjob("run", tmp_path / "job.yaml", "--json", cwd=tmp_path))
+    assert (ending["outcome"], ending["exitCode"], ending["restarts"]) == ("Failed", 1, 1)
+    found = [(each["rank"], each["node"], each["step"], each.get("signal")) for each in ending["failures"]]
+    assert found == [(3, 1, 2, "SIGKILL"), (1, 0, 3, None)]
+    last = ending["lastFailure"]
+    assert (last["message"], last["location"]) == ("ValueError: bad sample 17", "falls.py:12")
+    assert ending["ddp"]["worldSize"] == 4

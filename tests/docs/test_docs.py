@@ -44,6 +44,8 @@ COVERED = {
         "tests/cli/test_train.py::test_ctrl_c_saves"
     ),
     "ddpjob run examples/script.yaml": "tests/cli/test_train.py::test_a_script_runs",
+    "ddpjob run examples/torchrun.yaml": "tests/cli/test_train.py::test_a_command_runs_over_two_nodes",
+    "ddpjob run examples/accelerate-launch.yaml": "tests/cli/test_train.py::test_a_command_runs_over_two_nodes",
     "ddpjob run examples/hf-guide.yaml --backend Gloo": "tests/cli/test_train.py::test_the_guides_values",
     "ddpjob explain digits": "tests/cli/test_explain.py::test_a_failed_local_run_is_explained_from_its_folder",
     "ddpjob top digits": "tests/cli/test_top.py::test_a_run_is_seen_from_outside_while_it_runs_and_afterwards",

@@ -224,38 +224,22 @@ def test_a_worker_is_told_torchruns_names_and_ours_and_nothing_of_the_launchers(
     assert command_line(job, START)[1:] == ["-m", "ddpjob_trainer.bootstrap", "t.py", "--x"]
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        (["torchrun", "t.py"], ["torchrun", "t.py"]),
-        (
-            ["accelerate", "launch", "--num_machines=2", "t.py"],
-            [
-                "accelerate",
-                "launch",
-                "--num_processes",
-                "4",
-                "--machine_rank",
-                "1",
-                "--main_process_ip",
-                "h0",
-                "--main_process_port",
-                "29503",
-                "--cpu",
-                "--num_machines=2",
-                "t.py",
-            ],
-        ),
-    ],
-)
-def test_a_command_gets_what_it_needs_to_span_nodes(
-    tmp_path: Path, command: list[str], expected: list[str]
-) -> None:
-    job = config(tmp_path, {"nodes": 2, "processesPerNode": 2, "command": command})
-    assert command_line(job, START)[4:] == expected
-    env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base={})
+def test_a_command_gets_what_it_needs_to_span_nodes(tmp_path: Path) -> None:
+    job = config(tmp_path, {"nodes": 2, "processesPerNode": 2, "command": ["torchrun", "t.py"]})
+    line = command_line(job, START)[4:]
+    assert line[0] == "torchrun"
+    assert line[-1] == "t.py"
+    assert " ".join(line).count("--node_rank 1 ") == 1
+    base = {"PYTHONPATH": "/own", "PATH": "/usr/bin"}
+    env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base=base)
     assert (env["PET_NNODES"], env["PET_NPROC_PER_NODE"], env["PET_NODE_RANK"]) == ("2", "2", "1")
     assert (env["RANK"], env["WORLD_SIZE"]) == ("1", "2")
+    assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    injected, own = env["PYTHONPATH"].split(":")
+    assert (Path(injected) / "sitecustomize.py").is_file()
+    assert own == "/own"
+    assert env["PATH"] == f"/usr/bin:{Path(job.python).parent}"
+    assert WorkerEnv.PAGE.value not in env, "which of its processes is a rank is not known yet"
 
 
 def test_a_taken_port_is_skipped() -> None:

@@ -7,6 +7,7 @@ by what is meant for the next. Must not: know the coordinator, the budget, or an
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from ddpjob_trainer.launcher.cause import (
 )
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
-from ddpjob_trainer.launcher.environment import command_line, worker_env
+from ddpjob_trainer.launcher.environment import TETHER_WORDS, command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
 from ddpjob_trainer.launcher.reserve import Reserve
@@ -141,6 +142,8 @@ class Crew:
                 pumps=pumps,
             )
             self.workers.append(worker)
+            if nested(self._config.spec.command or ("",)) is not None:
+                self._sink.say(f"runs {shlex.join(command[TETHER_WORDS:])}")
             if standby is not None:
                 worker.process = standby.process
                 ours = (os.dup(inlets[0]), os.dup(inlets[1]))

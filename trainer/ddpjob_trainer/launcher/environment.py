@@ -16,6 +16,8 @@ from ddpjob_api.nested import Place, completed
 from ddpjob_trainer.files import Files, command_error_file, term_file
 from ddpjob_trainer.launcher.config import Config
 
+TETHER_WORDS = 4
+"""How many words of a `command`'s line are ours, in front of it."""
 INJECTED = Path(__file__).parents[1] / "injected"
 
 
@@ -121,7 +123,9 @@ def command_line(config: Config, start: Start) -> list[str]:
     if spec.command is not None:
         # -I -S: the tether needs nothing but the standard library and must start at once.
         tether = str(Path(__file__).with_name("tether.py"))
-        return [config.python, "-I", "-S", tether, *completed(spec.command, place(config, start))]
+        tied = [config.python, "-I", "-S", tether]
+        assert len(tied) == TETHER_WORDS
+        return [*tied, *completed(spec.command, place(config, start))]
     bootstrap = [config.python, "-m", "ddpjob_trainer.bootstrap"]
     if spec.script is not None:
         return [*bootstrap, *spec.script.args]

@@ -1,0 +1,183 @@
+"""Python processes below a `command`: which are ranks, and what they leave for the launcher.
+
+A package named torch that does nothing stands in for torch: what is tried here happens before torch's code runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ddpjob_trainer
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_trainer.files import Files, agent_file
+from ddpjob_trainer.page import Page
+
+INJECTED = Path(ddpjob_trainer.__file__).parent / "injected"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs `python -c TEXT` as rank 3 of a node that has ranks 2 and 3."""
+    (tmp_path / "fake" / "torch").mkdir(parents=True)
+    (tmp_path / "fake" / "torch" / "__init__.py").write_text("")
+    for rank in (2, 3):
+        Page(Files.of(tmp_path, 1, rank).page, create=True).close()
+
+    def run_text(text: str, *, argv: tuple[str, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
+        environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("DDPJOB_")},
+            "PYTHONPATH": os.pathsep.join((str(INJECTED), str(tmp_path / "fake"))),
+            "RANK": "3",
+            "LOCAL_RANK": "1",
+            "DDPJOB_RANK_DIR": str(tmp_path),
+            "DDPJOB_GENERATION": "1",
+            **env,
+        }
+        command = [sys.executable, *(argv or ("-c", text))]
+        return subprocess.run(
+            command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    return run_text
+
+
+@pytest.fixture
+def page(tmp_path: Path, run: Run) -> Page:
+    return Page(Files.of(tmp_path, 1, 3).page)
+
+
+def test_a_process_that_imports_torch_is_the_rank_until_its_end(run: Run, page: Page) -> None:
+    done = run("import os, torch, ddpjob_trainer; ddpjob_trainer.report(accuracy=0.5); print(os.getpid())")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert page[Slot.PID] == int(done.stdout)
+    assert (page[Slot.RANK], page[Slot.STATE]) == (3, WorkerState.EXITING)
+    assert page.facts()["result"] == {"accuracy": 0.5}
+
+
+CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'], check=True)"
+
+
+@pytest.mark.parametrize(
+    ("text", "env"),
+    [
+        ("print('no torch')", {}),
+        ("import torch", {"RANK": ""}),
+        ("import torch", {"LOCAL_RANK": ""}),
+        ("import torch", {"RANK": "7"}),  # another node's
+        ("import torch", {"DDPJOB_WORKER_PID": "1"}),  # a child of a rank
+        ("import torch", {"DDPJOB_GENERATION": "2"}),
+    ],
+)
+def test_other_processes_are_no_ranks(run: Run, page: Page, text: str, env: dict[str, str]) -> None:
+    done = run(text, **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert page[Slot.PID] == 0
+
+
+def test_what_a_rank_starts_is_no_rank(run: Run, page: Page) -> None:
+    done = run(f"import os, torch; print(os.getpid()); {CHILD}")
+    assert done.returncode == 0, done.stderr
+    assert page[Slot.PID] == int(done.stdout)
+
+
+def test_one_process_at_a_time_is_the_rank(run: Run, page: Page) -> None:
+    """A shell's second program is the rank when the first has ended, and not while it lives."""
+    second = "import torch, os; print(os.getpid())"
+    both = (
+        "import os, subprocess, sys; env = dict(os.environ); import torch; print(os.getpid(), flush=True);"
+        f"subprocess.run([sys.executable, '-c', {second!r}], env=env)"
+    )
+    first, other = run(both).stdout.split()
+    assert page[Slot.PID] == int(first)
+    assert page[Slot.PID] != int(other)
+    later = run(second)
+    assert page[Slot.PID] == int(later.stdout)
+
+
+@pytest.mark.parametrize("imported", ["import torch; ", ""])
+def test_an_error_is_left_and_shown_as_python_shows_it(run: Run, tmp_path: Path, imported: str) -> None:
+    (tmp_path / "train.py").write_text(f"{imported}raise ValueError('bad sample 17')\n")
+    done = run("", argv=("train.py",))
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback (most recent call last):\n  File")
+    assert done.stderr.endswith("ValueError: bad sample 17\n")
+    assert "ddpjob" not in done.stderr
+    left = json.loads(Files.of(tmp_path, 1, 3).error.read_text())["ddpjob"]
+    assert (left["type"], left["message"], left["location"]) == ("ValueError", "bad sample 17", "train.py:1")
+
+
+def test_torchrun_above_gets_the_error_too(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "elastic.json"
+    run("raise ValueError('x')", TORCHELASTIC_ERROR_FILE=str(file), DDPJOB_AGENT_PID="1")
+    assert json.loads(file.read_text())["message"]["message"] == "ValueError: x"
+
+
+def test_a_refusal_ends_with_86(run: Run, tmp_path: Path) -> None:
+    done = run("import torch; from ddpjob_trainer.errors import Refused; raise Refused('cannot work')")
+    assert (done.returncode, done.stderr) == (86, "[ddpjob] refused: cannot work\n")
+    assert json.loads(Files.of(tmp_path, 1, 3).error.read_text())["ddpjob"]["refused"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import torch, sys; sys.exit(3)", 3),
+        ("import torch, os; os._exit(9)", 9),
+        ("import torch, os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        ("import torch, os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+    ],
+)
+def test_a_rank_ends_as_plain_python_does(run: Run, text: str, code: int) -> None:
+    assert run(text).returncode == code
+
+
+def test_a_torchrun_is_no_rank_and_tells_how_its_ranks_ended(run: Run, tmp_path: Path, page: Page) -> None:
+    errors = tmp_path / "fake/torch/distributed/elastic/multiprocessing/errors.py"
+    errors.parent.mkdir(parents=True)
+    errors.write_text(
+        "class ChildFailedError(Exception):\n"
+        "    def __init__(self, name, failures):\n"
+        "        super().__init__(name)\n"
+    )
+    (tmp_path / "torchrun").write_text(
+        "from types import SimpleNamespace as End\n"
+        "from torch.distributed.elastic.multiprocessing.errors import ChildFailedError\n"
+        "ends = {2: End(timestamp=9, exitcode=1), 3: End(timestamp=8, exitcode=-9)}\n"
+        "raise ChildFailedError('train.py', ends)\n"
+    )
+    done = run("", argv=("torchrun", "train.py"))
+    assert done.stderr.endswith("ChildFailedError: train.py\n")
+    assert page[Slot.PID] == 0
+    assert json.loads(agent_file(tmp_path, 1).read_text()) == [
+        {"rank": 3, "exitCode": -9},
+        {"rank": 2, "exitCode": 1},
+    ]
+
+
+@pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
+def test_the_users_customisation_runs_too(run: Run, tmp_path: Path, page: Page, name: str) -> None:
+    (tmp_path / "fake" / f"{name}.py").write_text("import builtins; builtins.customised = __file__")
+    done = run(f"import torch, {name}; print(customised == {name}.__file__)", PYTHONNOUSERSITE="")
+    # a virtual environment without its own user site has no usercustomize: plain Python decides
+    plain = run(f"import {name}; print('plain')", DDPJOB_RANK_DIR="")
+    assert (done.stdout == "True\n") is (plain.stdout == "plain\n")
+    assert name == "usercustomize" or page[Slot.PID] > 0
+
+
+def test_a_broken_customisation_of_the_user_is_pythons_to_report(
+    run: Run, tmp_path: Path, page: Page
+) -> None:
+    (tmp_path / "fake" / "sitecustomize.py").write_text("1 / 0")
+    done = run("import torch; print('goes on')")
+    assert done.stdout == "goes on\n"
+    assert "ZeroDivisionError" in done.stderr
+    assert page[Slot.PID] > 0

@@ -154,7 +154,7 @@ RULES = (
     Rule(
         id="image-is-missing",
         verdict=Verdict.REFUSE,
-        path=("spec", "image"),
+        path=("spec",),
         sentence="python and keepEntrypoint speak of an image of your own; give it in image, or take them out",
         applies=lambda f: f.spec.image is None and (f.spec.python is not None or f.spec.keep_entrypoint),
     ),

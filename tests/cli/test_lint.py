@@ -50,6 +50,8 @@ RULE_CASES: list[tuple[str, dict[str, Any], str]] = [
     ("one-program", {**SCRIPT, "command": ["x"]}, "spec"),
     ("reserved-env", {**SCRIPT, "env": [{"name": "RANK", "value": "0"}]}, "spec.env"),
     ("env-value", {**SCRIPT, "env": [{"name": "A", "value": "0", "valueFrom": {}}]}, "spec.env"),
+    ("command-contradicts", {"command": ["torchrun", "--nnodes=3", "t.py"], "nodes": 2}, "spec.command"),
+    ("image-is-missing", {**SCRIPT, "keepEntrypoint": True}, "spec"),
     ("bucket-cap", {**SCRIPT, "ddp": {"bucketCapMB": 0}}, "spec.ddp.bucketCapMB"),
     ("epochs-or-steps", task(maxSteps=3), "spec.task"),
     ("workspace-source", {**SCRIPT, "workspace": {}}, "spec.workspace"),

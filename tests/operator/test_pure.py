@@ -101,6 +101,56 @@ def test_volumes_follow_workspace_and_claim() -> None:
     assert made()["spec"]["volumes"][-1] == {"name": "checkpoints", "emptyDir": {}}
 
 
+FOREIGN = Runtime(
+    image="theirs:1", trainer_from="operator:1", trainer_version="1", protocol=1, template_hash="h"
+)
+
+
+def in_image(**spec: Any) -> dict[str, Any]:
+    view = job(image="theirs:1", **spec)
+    assert view.spec is not None
+    return pod(view, view.spec, Status(), FOREIGN, index=1, incarnation=3)
+
+
+def test_an_image_that_is_not_ours_gets_the_trainer_put_beside_it() -> None:
+    limits = {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "8"}
+    body = in_image(resourcesPerNode={"limits": limits, "requests": limits})
+    (init,) = body["spec"]["initContainers"]
+    assert (init["image"], container(body)["image"]) == ("operator:1", "theirs:1")
+    assert init["securityContext"] == container(body)["securityContext"]
+    # its class of service stays, and no accelerator is held for it
+    assert init["resources"] == {kind: {"cpu": "2", "memory": "1Gi"} for kind in ("limits", "requests")}
+    assert [mount["name"] for mount in init["volumeMounts"]] == ["code"]
+    assert container(body)["volumeMounts"][-1] == {
+        "name": "code", "mountPath": "/opt/ddpjob-trainer", "readOnly": True
+    }  # fmt: skip
+    assert "initContainers" not in made()["spec"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "expected"),
+    [
+        ({}, "command", ["/bin/sh", "/opt/ddpjob-trainer/enter.sh"]),
+        ({"python": "/o/python"}, "command", ["/o/python", "-I", "/opt/ddpjob-trainer/enter.py"]),
+        ({"keepEntrypoint": True}, "args", ["/bin/sh", "/opt/ddpjob-trainer/enter.sh"]),
+    ],
+)
+def test_what_runs_in_an_image_that_is_not_ours(
+    spec: dict[str, Any], field: str, expected: list[str]
+) -> None:
+    found = container(in_image(**spec))
+    assert [found[name] for name in ("command", "args") if name in found] == [expected]
+    assert found[field] == expected
+
+
+def test_the_template_may_not_have_our_init_container() -> None:
+    template = {"spec": {"initContainers": [{"name": "ddpjob-trainer", "image": "x"}]}}
+    with pytest.raises(Refused, match="choose another"):
+        in_image(template=template)
+    body = in_image(template={"spec": {"initContainers": [{"name": "data"}]}})
+    assert [init["name"] for init in body["spec"]["initContainers"]] == ["ddpjob-trainer", "data"]
+
+
 REFUSED = [
     ({"spec": {"hostname": "a"}}, "spec.template.spec.hostname cannot be set"),
     ({"spec": {"subdomain": "a"}}, "spec.template.spec.subdomain cannot be set"),

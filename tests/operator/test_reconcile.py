@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.operator.fake_api import failure, last_words, terminated
-from tests.operator.world import IMAGE, World
+from tests.operator.world import IMAGE, OPERATOR_IMAGE, World
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, InEffect, Outcome, Progress, RunState
@@ -391,6 +391,20 @@ async def test_a_running_job_keeps_its_image_when_the_operators_default_changes(
     world.operator.reconciler._image = "registry/trainer:2"
     await world.delete("pods", "train-1")
     assert world.pod("train-1-r1")["spec"]["containers"][0]["image"] == IMAGE
+
+
+async def test_versions_do_not_mix_in_a_job_with_an_image_of_its_own() -> None:
+    world = await started(image="theirs:1")
+    assert world.status["runtime"]["trainerFrom"] == OPERATOR_IMAGE
+    world.operator.reconciler._operator_image = "registry/operator:2"
+    await world.delete("pods", "train-1")
+    assert world.pod("train-1-r1")["spec"]["initContainers"][0]["image"] == OPERATOR_IMAGE
+
+
+async def test_our_own_image_needs_nothing_put_beside_it() -> None:
+    world = await started(image=IMAGE)
+    assert "trainerFrom" not in world.status["runtime"]
+    assert "initContainers" not in world.pod("train-0")["spec"]
 
 
 async def test_the_deadline_counts_active_time_only() -> None:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import ddpjob_api
 from ddpjob_api.messages import PROTOCOL
 from ddpjob_api.names import CODE_LIBRARY
 
@@ -21,7 +22,7 @@ def hand_out(folder: Path) -> None:
     ours = Path(__file__).resolve().parent
     library = folder / CODE_LIBRARY
     no_caches = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for package in (ours.parent / "ddpjob_api", ours):
+    for package in (Path(ddpjob_api.__file__).resolve().parent, ours):
         shutil.copytree(package, library / package.name, ignore=no_caches, dirs_exist_ok=True)
     for entry in (ours / "entry").iterdir():
         if entry.is_file():

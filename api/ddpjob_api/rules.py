@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from ddpjob_api.codec import Path
 from ddpjob_api.names import is_reserved_env
-from ddpjob_api.nested import contradictions
+from ddpjob_api.nested import contradictions, nested
 from ddpjob_api.plan import Plan, Refused, micro_batch, plan
 from ddpjob_api.spec import NAME_MAX_LENGTH, Backend, DDPJob, GradientCheckpointing, Spec
 
@@ -398,9 +398,13 @@ RULES = (
         id="hang-of-a-command",
         verdict=Verdict.WARN,
         path=("spec", "recovery", "progressTimeoutSeconds"),
-        sentence="the steps of a command are not seen, so progressTimeoutSeconds has no effect; use script, or leave it "
-        "to ddp.timeoutSeconds",
-        applies=lambda f: f.spec.command is not None and bool(f.spec.recovery.progress_timeout),
+        sentence="the steps of a command other than torchrun and accelerate launch may not be seen, and "
+        "progressTimeoutSeconds then has no effect; use script, or leave it to ddp.timeoutSeconds",
+        applies=lambda f: (
+            f.spec.command is not None
+            and nested(f.spec.command) is None
+            and bool(f.spec.recovery.progress_timeout)
+        ),
     ),
     Rule(
         id="static-graph-overrides-unused",

@@ -87,7 +87,7 @@ CASES: list[tuple[str, Facts]] = [
     ("gloo-on-gpu", facts({**SCRIPT, **GPU, "ddp": {"backend": "Gloo"}})),
     ("bucket-cap-25", facts({**SCRIPT, "ddp": {"bucketCapMB": 25}})),
     ("static-graph-overrides-unused", facts({**SCRIPT, "ddp": {"staticGraph": True, "findUnusedParameters": True}})),
-    ("hang-of-a-command", facts({"command": ["torchrun", "t.py"], "recovery": {"progressTimeoutSeconds": 60}})),
+    ("hang-of-a-command", facts({"command": ["bash", "run.sh"], "recovery": {"progressTimeoutSeconds": 60}})),
     ("static-graph-accumulation", facts({**SCRIPT, "ddp": {"staticGraph": True, "gradientAccumulationSteps": 2}})),
 ]  # fmt: skip
 

@@ -52,6 +52,11 @@ RULE_CASES: list[tuple[str, dict[str, Any], str]] = [
     ("env-value", {**SCRIPT, "env": [{"name": "A", "value": "0", "valueFrom": {}}]}, "spec.env"),
     ("command-contradicts", {"command": ["torchrun", "--nnodes=3", "t.py"], "nodes": 2}, "spec.command"),
     ("image-is-missing", {**SCRIPT, "keepEntrypoint": True}, "spec"),
+    (
+        "hang-of-a-command",
+        {"command": ["bash", "run.sh"], "recovery": {"progressTimeoutSeconds": 60}},
+        "spec.recovery.progressTimeoutSeconds",
+    ),
     ("bucket-cap", {**SCRIPT, "ddp": {"bucketCapMB": 0}}, "spec.ddp.bucketCapMB"),
     ("epochs-or-steps", task(maxSteps=3), "spec.task"),
     ("workspace-source", {**SCRIPT, "workspace": {}}, "spec.workspace"),

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ddpjob_api.messages import BEAT_SECONDS, Message, Prepare, Prepared, Preparing, Source, Start, Unable
 from ddpjob_trainer.checkpoints import Fence, Fenced, read_manifest, step_path
+from ddpjob_trainer.files import term_file
 from ddpjob_trainer.launcher.config import Config
-from ddpjob_trainer.launcher.environment import term_file
 from ddpjob_trainer.launcher.memory import Memory
 from ddpjob_trainer.launcher.peers.giver import Giver
 from ddpjob_trainer.launcher.peers.merging import keep_copies, merge

@@ -203,7 +203,7 @@ class Clock:
         self._slots[PHASE] = Phase.CHECKPOINT
         for callback in self._worker.stop_callbacks:
             callback()
-        slots[EXIT_CODE] = Exit.STOPPED
+        self._slots[EXIT_CODE] = Exit.STOPPED
         raise Stopped(self._worker.stop_code)
 
     def _compare_windows(self) -> None:

@@ -41,7 +41,7 @@ def script_job(name: str, source: str, **spec: Any) -> list[dict[str, Any]]:
             "metadata": {"name": name},
             "spec": {
                 "nodes": 2,
-                "script": {"args": ["train.py"]},
+                **({} if "command" in spec else {"script": {"args": ["train.py"]}}),
                 "workspace": {"configMap": f"{name}-code"},
                 "resourcesPerNode": copy.deepcopy(SMALL),
                 **copy.deepcopy(spec),

@@ -134,8 +134,10 @@ def test_a_refusal_ends_with_86(run: Run, tmp_path: Path) -> None:
         ("import torch, os; os._exit(9)", 9),
         # (a job in a shell's background begins with SIGINT ignored)
         (
-            "import torch, os, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-            "os.kill(os.getpid(), signal.SIGINT)",
+            (
+                "import torch, os, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+                "os.kill(os.getpid(), signal.SIGINT)"
+            ),
             -signal.SIGINT,
         ),
         ("import torch, os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),

@@ -2,11 +2,14 @@
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.trainer.launcher.local import eventually
 
 from ddpjob_api.codec import load
 from ddpjob_api.conditions import Reason
@@ -22,6 +25,8 @@ from ddpjob_api.report import (
     TerminationMessage,
 )
 from ddpjob_trainer.files import Files
+from ddpjob_trainer.launcher import autopsy
+from ddpjob_trainer.launcher.cause import STACKS_SIGNAL
 from ddpjob_trainer.launcher.config import Config, Unusable, address, read
 from ddpjob_trainer.launcher.environment import command_line, worker_env
 from ddpjob_trainer.launcher.oom import OomCounter
@@ -250,3 +255,30 @@ def test_a_taken_port_is_skipped() -> None:
         found = free_port("127.0.0.1", base, 5)
     assert found is not None
     assert found != port
+
+
+def test_stacks_are_there_when_their_handler_is_done(tmp_path: Path) -> None:
+    """Asked again and again while the handler runs: what is taken for whole is whole."""
+    stacks = tmp_path / "stacks"
+    program = (
+        "import faulthandler, signal, sys, threading, time\n"
+        f"file = open({str(stacks)!r}, 'a')\n"
+        f"faulthandler.register({int(STACKS_SIGNAL)}, file=file, all_threads=True, chain=False)\n"
+        "for _ in range(90): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "print(flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert not autopsy.answered(process.pid, STACKS_SIGNAL, stacks)
+        process.send_signal(STACKS_SIGNAL)
+        eventually(lambda: autopsy.answered(process.pid, STACKS_SIGNAL, stacks), "the stacks")
+        assert stacks.read_text().count("hread 0x") == 91
+        assert autopsy.innermost(stacks.read_text())
+    finally:
+        process.kill()
+        process.communicate()
+    stacks.unlink()
+    assert autopsy.answered(process.pid, STACKS_SIGNAL, stacks), "it is gone"

@@ -7,9 +7,11 @@ none: torch would give them its default, whatever the job's is.
 
 import functools
 import inspect
+import os
 from typing import Any
 
 from ddpjob_api.spec import Backend, Overrides
+from ddpjob_trainer.instrumentation import meeting
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.settings import Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
@@ -33,6 +35,8 @@ def patch(module: Any, worker: Worker, settings: Settings, verdicts: Verdicts, e
         if wanted.backend is not Backend.AUTO and wanted.overrides is Overrides.APPLY:
             verdicts.learn_backend(module.torch, wanted.backend)
         settings.over_process_group(call)
+        if call.arguments.get("store") is None and call.arguments.get("init_method") in (None, "env://"):
+            meeting.wait(os.environ)
         result = original(*call.args, **call.kwargs)
         effect.group_made(module)
         return result

@@ -109,6 +109,22 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def answered(pid: int, number: int, stacks: Path) -> bool:
+    """Whether a process has written the stacks that signal `number` asked for, to the last line, or is gone.
+
+    While the handler runs, the signal is blocked in the main thread, which is the one that takes it.
+    """
+    begun = bool(read(stacks))
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    gone = fields["State"].strip()[0] in {"Z", "X"}
+    busy = any(int(fields[mask], 16) >> (number - 1) & 1 for mask in ("SigPnd", "ShdPnd", "SigBlk"))
+    return gone or (begun and not busy)
+
+
 def folder_of(checkpoint_dir: Path | None, run_dir: Path) -> Path:
     """Beside the checkpoints, which outlive the pod more often; else where the pages are."""
     return (checkpoint_dir or run_dir) / FOLDER

@@ -41,6 +41,7 @@ from ddpjob_trainer.launcher.timing import (
     ORPHAN_LOOK_SECONDS,
     ORPHAN_LOOKS,
     POST_MORTEM_SECONDS,
+    STACKS_LOOK_SECONDS,
     STACKS_SECONDS,
 )
 from ddpjob_trainer.launcher.verdict import Rank, command_exit
@@ -271,12 +272,13 @@ class Crew:
                 pid = pids[rank.rank]
                 if rank.rank in stopped and pid:
                     signal_to(pid, signal.SIGCONT)  # so that it can answer at all
-            for _ in range(round(POST_MORTEM_SECONDS / STACKS_SECONDS)):
-                if self.ended.is_set() or all(autopsy.read(rank.files.stacks) for rank in asked):
-                    break
-                await asyncio.sleep(STACKS_SECONDS)
-        if asked:
-            await self._all_ended(STACKS_SECONDS)
+        seconds = STACKS_SECONDS + (POST_MORTEM_SECONDS if post_mortem else 0.0)
+        for _ in range(round(seconds / STACKS_LOOK_SECONDS)):
+            if all(
+                autopsy.answered(pids[rank.rank] or 0, STACKS_SIGNAL, rank.files.stacks) for rank in asked
+            ):
+                break
+            await asyncio.sleep(STACKS_LOOK_SECONDS)
         self.views = {
             rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self.ranks
         }

@@ -34,9 +34,10 @@ LEAVE_FRACTION = 0.95
 """By then a launcher that was told to go goes, before the kubelet kills it."""
 
 STACKS_SECONDS = 0.1
-"""Between asking for stacks and SIGTERM, which the kernel would deliver first."""
+"""At most between asking for stacks and SIGTERM, which the kernel would deliver first."""
+STACKS_LOOK_SECONDS = 0.005
 POST_MORTEM_SECONDS = 3.0
-"""How long the ranks of a hung job have for writing their stacks; one that sits in the kernel writes none."""
+"""How much longer the ranks of a hung job have for it; one that sits in the kernel writes none."""
 KILL_SECONDS = 30.0
 """A process that is not gone this long after SIGKILL sits in the kernel; its launcher gives up."""
 ORPHAN_LOOKS = 50

@@ -4,11 +4,13 @@ Why this one: it needs no download, has BatchNorm and therefore buffers, and rea
 within seconds on a CPU.
 """
 
+import importlib.util
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
@@ -41,9 +43,20 @@ def task(*, width: int = 32, learning_rate: float = 0.01) -> Task:
 
 
 def digits() -> Batch:
-    """All 1797 samples."""
-    images, labels = load_digits(return_X_y=True)
-    return torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
+    """All 1797 samples.
+
+    Read from the file in scikit-learn's package: to import scikit-learn takes longer than everything else here but
+    torch.
+
+    Raises:
+        ModuleNotFoundError: scikit-learn is not installed.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("scikit-learn, whose digits these are, is not installed", name="sklearn")
+    file = Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    rows = torch.from_numpy(np.loadtxt(file, delimiter=","))
+    return rows[:, :-1].to(torch.float32).reshape(-1, 1, 8, 8) / 16, rows[:, -1].to(torch.int64)
 
 
 def network(width: int) -> nn.Module:

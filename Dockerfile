@@ -57,6 +57,9 @@ COPY --from=requirements /src/trainer.txt /opt/ddpjob/requirements.txt
 RUN pip install -r /opt/ddpjob/requirements.txt
 
 FROM trainer-python AS trainer
+# Images of Python come without the bytecode of its library, and pods cannot write any: each process would compile anew.
+RUN python -m compileall -q -x '/(site-packages|dist-packages|test|tests|idlelib|lib2to3)/' \
+    "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY --from=trainer-code /code /opt/ddpjob/code
 USER 65532:65532
 WORKDIR /tmp

@@ -1,7 +1,7 @@
 """The standbys of this node: when one is started, that there is room for it, and who gets it.
 
 Why apart: a standby is never worth what it costs elsewhere. It is started after a step of the generation, one at a
-time, on half a core, where memory has room for twice its size; it goes as soon as room is short; and a launcher
+time, on half a core unless cores are idle, where memory has room for twice its size; it goes as soon as room is short; and a launcher
 whose standbys fail stops having them. Where there is none, a rank is started anew. Must not: start or judge a worker.
 
 Room is looked at before the kernel has to act: where a container's processes are killed together for memory

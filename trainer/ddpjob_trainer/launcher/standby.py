@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ddpjob_api.names import GENERATION_ENV, WorkerEnv
 from ddpjob_trainer.launcher.children import Children, Process
+from ddpjob_trainer.launcher.pressure import Pressure
 from ddpjob_trainer.launcher.timing import (
     IMPORTING_SECONDS,
     PACE_SECONDS,
@@ -164,17 +165,20 @@ class Standby:
             self._hurry()
 
     async def _import_gently(self) -> None:
-        """On a part of one core: stopped whenever it has had more.
+        """On a part of one core, stopped whenever it has had more; freely while nobody waits for a core.
 
         No priority does this: an unprivileged process cannot leave a nice value or SCHED_IDLE again.
         """
         loop = asyncio.get_running_loop()
         at, had, credit = loop.time(), 0.0, 0.0
+        pressure = Pressure()
         while self.process.returncode is None:
             await asyncio.sleep(PACE_SECONDS)
             before_at, before_had = at, had
             at, had = loop.time(), cpu_seconds(self.process.pid)
             credit = min(credit + (at - before_at) * PACE_SHARE, PACE_SECONDS) - (had - before_had)
+            if pressure.low(at):
+                credit = 0.0
             self.process.send(signal.SIGSTOP if credit < 0 else signal.SIGCONT)
 
     def _hurry(self) -> None:

@@ -58,7 +58,11 @@ STANDBY_END_SECONDS = 1.0
 """How long the launcher waits at its end for standbys it has killed."""
 PACE_SECONDS = 0.02
 PACE_SHARE = 0.5
-"""How often a standby that imports is looked at, and the part of one core that it may have."""
+"""How often a standby that imports is looked at, and the part of one core that it may have where cores are busy."""
+PRESSURE_SECONDS = 0.2
+"""How often it is looked whether somebody waits for a core."""
+BUSY_SECONDS = 2.0
+"""How long cores are taken for busy after somebody has waited."""
 TAKE_OVER_SECONDS = 3.0
 """A standby that is ready and does not take its rank over within this is ended, and the rank started anew."""
 IMPORTING_SECONDS = 10.0

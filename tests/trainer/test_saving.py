@@ -1,12 +1,20 @@
 """What `spec.checkpoint` means to a script: the folder, what counts as going on, and the word when it begins anew."""
 
+import builtins
+import io
 import json
+import os
+import pickle
+import shutil
+import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.instrumentation import reading
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.notices import Notices
@@ -68,6 +76,8 @@ def test_the_first_generation_and_one_that_went_on_are_not_warned(tmp_path: Path
     first = Setting(tmp_path, generation=1)
     first.saving.first_step()
     loaded = Setting(tmp_path)
+    (loaded.directory / "deep").mkdir(parents=True)
+    (loaded.directory / "deep" / "last.pt").write_bytes(b"")
     loaded.saving.loaded(str(loaded.directory / "deep" / "last.pt"))
     loaded.saving.first_step()
     framework = Setting(tmp_path)
@@ -82,6 +92,57 @@ def test_a_file_from_elsewhere_is_not_going_on(tmp_path: Path) -> None:
     setting.saving.loaded(str(tmp_path / "pretrained.pt"))
     setting.saving.first_step()
     assert setting.notices.begins_anew is not None
+
+
+READS: dict[str, Callable[[Path], object]] = {
+    "open": lambda file: open(file).close(),
+    "a name in bytes": lambda file: open(os.fsencode(file), "rb").close(),
+    "pathlib": lambda file: file.read_bytes(),
+    "safetensors": lambda file: SAFETENSORS.safe_open(str(file), framework="np"),
+}
+NO_READS: dict[str, Callable[[Path], object]] = {
+    "a log that goes on": lambda file: file.open("a").close(),
+    "overwriting": lambda file: file.write_bytes(b""),
+    "a look at what is there": lambda file: [each.stat() for each in file.parent.iterdir()],
+    "cleaning up": lambda file: shutil.rmtree(file.parent),
+    "elsewhere": lambda file: (file.parent.parent / "data").read_bytes(),
+}
+SAFETENSORS = types.SimpleNamespace(safe_open=lambda filename, framework: None)
+
+
+@pytest.mark.parametrize(
+    ("read", "counts"),
+    [
+        *(pytest.param(read, True, id=name) for name, read in READS.items()),
+        *(pytest.param(read, False, id=name) for name, read in NO_READS.items()),
+    ],
+)
+def test_any_reading_of_a_file_in_the_jobs_directory_is_going_on(
+    read: Callable[[Path], object], counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SAFETENSORS, "safe_open", SAFETENSORS.safe_open)
+    usual = builtins.open
+    setting = Setting(tmp_path)
+    setting.directory.mkdir()
+    (setting.directory / "weights").write_bytes(b"0")
+    (tmp_path / "data").write_bytes(b"0")
+    reading.patch_safetensors(SAFETENSORS, setting.saving)
+    reading.watch(setting.saving)
+    try:
+        assert pickle.loads(pickle.dumps(open)) is open and io.open is open
+        read(setting.directory / "weights")
+        # Read before the first step is what counts; `open` is the program's own as soon as that is known.
+        assert (open is usual) is counts
+    finally:
+        setting.saving.first_step()
+    assert builtins.open is io.open is usual
+    assert (setting.notices.begins_anew is None) is counts
+
+
+def test_a_first_generation_has_its_own_open(tmp_path: Path) -> None:
+    usual = builtins.open
+    reading.watch(Setting(tmp_path, generation=1).saving)
+    assert builtins.open is usual
 
 
 def test_saving_is_a_phase_with_seconds_of_its_own(tmp_path: Path) -> None:

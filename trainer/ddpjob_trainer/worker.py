@@ -72,6 +72,9 @@ class Worker:
         """What the process ends with when it stops on request; the page says STOPPED in any case."""
 
         self.steps_owned = False
+        self.begin_callbacks: list[Callable[[], None]] = []
+        """Run once when the generation is known, before the program's first line."""
+
         self.stop_callbacks: list[Callable[[], object]] = []
         self.exit_callbacks: list[Callable[[], None]] = []
         """Run once when the program has ended and its own exit handlers are done."""
@@ -103,6 +106,8 @@ class Worker:
         slots[Slot.WARM] = float(warm)
         slots[Slot.STATE] = WorkerState.STARTED
         _current = self
+        for callback in self.begin_callbacks:
+            callback()
         os.register_at_fork(after_in_child=_leave)
 
     @property

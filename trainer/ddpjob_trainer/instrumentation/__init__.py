@@ -52,7 +52,8 @@ def install(worker: Worker) -> None:
     hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock))
     hooks.add("torch.optim.optimizer", lambda module: optimizer.patch(module, worker, clock, effect, saving))
     if saving.spec is not None:
-        hooks.add("torch.serialization", lambda module: reading.patch(module, saving))
+        worker.begin_callbacks.append(lambda: reading.watch(saving))
+        hooks.add("safetensors", lambda module: reading.patch_safetensors(module, saving))
     hooks.add("torch._dynamo.trace_rules", compiler.patch)
     hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
     hooks.add(

@@ -95,12 +95,12 @@ def patch_trainer(module: Any, shared: Shared) -> None:
                 "Lightning accumulates only for automatic optimisation; accumulate in training_step"
             )
         call = fit_signature.bind(self, model, *args, **kwargs)
-        lightning_fit.put_checkpoint(call.arguments, shared)
         lightning_fit.put_callbacks(self, package, shared)
         clock = shared.saving.clock
         clock.ends_itself = clock.loss_is_divided = True
         try:
-            return original_fit(*call.args, **call.kwargs)
+            with lightning_fit.going_on(self, call.arguments.get("ckpt_path"), shared):
+                return original_fit(*call.args, **call.kwargs)
         finally:
             clock.ends_itself = clock.loss_is_divided = False
 

@@ -5,6 +5,8 @@ its `ModelCheckpoint` where the resource names an interval.
 """
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,30 @@ def put_root(arguments: dict[str, Any], saving: Saving) -> None:
         arguments["default_root_dir"] = str(saving.directory / SUBFOLDER)
 
 
-def put_checkpoint(arguments: dict[str, Any], shared: Shared) -> None:
-    """The argument `ckpt_path` of `fit`, where the program gives none and there is one to go on from."""
-    found = shared.saving.resume
-    if (
-        shared.saving.directory is None
-        or arguments.get("ckpt_path") is not None
-        or not found.endswith(".ckpt")
-    ):
+@contextmanager
+def going_on(trainer: Any, asked: Any, shared: Shared) -> Iterator[None]:
+    """A `fit` that goes on from the newest complete checkpoint, where the program gives no `ckpt_path`.
+
+    Lightning calls `resume_start` when its process group is there, and the ranks need one to agree: what they find
+    before may differ, because each sees a shared volume through a cache of its own.
+    """
+    connector = getattr(trainer, "_checkpoint_connector", None)
+    if shared.saving.directory is None or asked is not None or connector is None:
+        yield
         return
-    arguments["ckpt_path"] = found
-    shared.worker.say(f"Lightning goes on from {found}")
+    original = connector.resume_start
+
+    def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        found = shared.saving.newest_of_lightning() if not checkpoint_path else None
+        if found is not None:
+            shared.worker.say(f"Lightning goes on from {found}")
+        return original(found or checkpoint_path, *args, **kwargs)
+
+    connector.resume_start = resume_start
+    try:
+        yield
+    finally:
+        del connector.resume_start
 
 
 def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:

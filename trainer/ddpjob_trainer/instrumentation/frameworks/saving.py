@@ -8,7 +8,7 @@ Must not: decide what a checkpoint holds, or load one.
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ddpjob_api.page import Phase, Slot
 from ddpjob_api.spec import Checkpoint, Overrides
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.notices import Notices
-from ddpjob_trainer.script_checkpoints import Found, trainer_checkpoints
+from ddpjob_trainer.script_checkpoints import Found, find, trainer_checkpoints
 from ddpjob_trainer.worker import Worker
 
 
@@ -35,8 +35,20 @@ class Saving:
         self.directory: Path | None = worker.checkpoint_dir if self.spec is not None and applied else None
         """Where a framework's checkpoints go; None where they stay where the program puts them."""
 
+        self.decided = False
+        """Whether it went on is known: it did, or its first step is done."""
+
+        self.when_decided: list[Callable[[], None]] = []
         self._went_on = False
+        self._looks = False
+        """What is read now is read by us."""
+
         self._given: set[Path] = set()
+
+    @property
+    def later(self) -> bool:
+        """Whether this is not the first time that the job's program runs."""
+        return self._worker.generation > 1
 
     @property
     def resume(self) -> str:
@@ -53,24 +65,41 @@ class Saving:
         return str(self.directory / (path.name or "output"))
 
     def newest_of_trainer(self, output: Path) -> Path | None:
-        """The newest checkpoint of Hugging Face's Trainer that every rank finds complete; once per directory.
-
-        The ranks agree in one collective: a rank that went on from another step would train something else.
-        """
+        """The newest checkpoint of Hugging Face's Trainer that every rank finds complete; once per directory."""
         if output in self._given:
             return None
         self._given.add(output)
-        found = {each.step: each for each in trainer_checkpoints(output)}
-        whole = sorted(step for step, each in found.items() if each.problem is None)
-        common = set(whole)
+        return self._newest(lambda: trainer_checkpoints(output))
+
+    def newest_of_lightning(self) -> Path | None:
+        """The newest checkpoint of Lightning that every rank finds complete; for the first `fit` of a program."""
+        if self.directory is None or self.directory in self._given:
+            return None
+        directory = self.directory
+        self._given.add(directory)
+        return self._newest(lambda: tuple(each for each in find(directory) if each.path.suffix == ".ckpt"))
+
+    def _newest(self, look: Callable[[], tuple[Found, ...]]) -> Path | None:
+        """The last of what is found that is complete on every rank, in the order of rank 0.
+
+        The ranks agree in one collective: a rank that went on from another step would train something else.
+        """
+        self._looks = True
+        try:
+            found = look()
+        finally:
+            self._looks = False
+        whole = [str(each.path) for each in found if each.problem is None]
+        lists: list[Any] = [whole]
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            lists: list[Any] = [None] * distributed.get_world_size()
+            lists = [None] * distributed.get_world_size()
             distributed.all_gather_object(lists, whole)
-            common = common.intersection(*map(set, lists))
-        chosen = max(common, default=None)
-        self._say_damaged([each for step, each in found.items() if chosen is None or step > chosen])
-        return found[chosen].path if chosen is not None else None
+        common = set(lists[0]).intersection(*lists)
+        chosen = next((path for path in reversed(lists[0]) if path in common), None)
+        paths = [str(each.path) for each in found]
+        self._say_damaged(list(found[paths.index(chosen) + 1 :] if chosen is not None else found))
+        return Path(chosen) if chosen is not None else None
 
     def _say_damaged(self, passed_over: list[Found]) -> None:
         for each in passed_over:
@@ -99,21 +128,38 @@ class Saving:
     def went_on(self, step: int | None = None) -> None:
         """The program loaded a checkpoint; `step` where its framework says which step it is at."""
         self._went_on = True
+        self._decide()
         if step is not None:
             page = self._worker.page
             page[Slot.STEP] = page[Slot.RESUMED_STEP] = step
 
+    def _decide(self) -> None:
+        self.decided = True
+        callbacks, self.when_decided = self.when_decided, []
+        for callback in callbacks:
+            callback()
+
     def loaded(self, source: object) -> None:
-        """The program read a file; one in the job's directory counts as going on."""
-        name = getattr(source, "name", source)
-        if self._worker.checkpoint_dir is None or not isinstance(name, (str, os.PathLike)):
+        """The program reads a file; one in the job's directory counts as going on."""
+        directory = self._worker.checkpoint_dir
+        if (
+            directory is None
+            or self.decided
+            or self._looks
+            or not isinstance(source, (str, bytes, os.PathLike))
+        ):
             return
-        if self._worker.checkpoint_dir in Path(name).absolute().parents:
-            self._went_on = True
+        path = Path(os.fsdecode(source)).absolute()
+        if directory in path.parents and path.is_file():
+            self.went_on()
 
     def first_step(self) -> None:
-        """Training runs; say so where it began anew although it is not the first time."""
-        if self.spec is None or self._went_on or self._worker.generation <= 1:
+        """Training runs; say so where it began anew although it is not the first time.
+
+        Rank 0 speaks for all: a program may well load there and hand the weights to the others.
+        """
+        self._decide()
+        if self.spec is None or self._went_on or not self.later or self._worker.rank:
             return
         if self.resume:
             advice = (

@@ -1,5 +1,6 @@
 """Scripts on a framework, in pods: they go on from their own checkpoints, without a change to them."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -47,10 +48,15 @@ def test_a_trainer_script_that_loses_a_pod_goes_on_from_its_own_checkpoint(
     survivor, victim = job.live()[0], job.live()[1]
     cluster.kubectl("delete", "pod", victim["metadata"]["name"], "-n", namespace, "--wait=false")
     job.until(lambda found: found["status"].get("generation", 0) >= 2, "the next generation runs")
-    after = job.until_step(found["status"]["progress"]["checkpointStep"] + 1, timeout=300)
+    stopped = re.search(r"all ranks save and stop at step (\d+)", job.logs(survivor["metadata"]["name"]))
+    assert stopped is not None
+    after = job.until_step(int(stopped[1]) + 2, timeout=300)
     assert after["status"]["disruptions"] == 1 and after["status"].get("restarts", 0) == 0
     assert job.live()[0]["metadata"]["uid"] == survivor["metadata"]["uid"]
     assert condition(after, "Running")["reason"] != "NotResuming"
-    said = "Hugging Face's Trainer goes on from /checkpoints/trainer_output/checkpoint-"
-    assert said in job.logs(survivor["metadata"]["name"])
+    said = re.search(
+        r"Hugging Face's Trainer goes on from /checkpoints/\S+/trainer_output/checkpoint-(\d+)",
+        job.logs(survivor["metadata"]["name"]),
+    )
+    assert said is not None and said[1] == stopped[1]
     job.delete()

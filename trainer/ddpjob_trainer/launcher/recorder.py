@@ -124,6 +124,8 @@ class Recorder:
         lines += [line({"incident": render(failure)}) for failure in self._incidents]
         beside = self._file.with_name(self._file.name + ".tmp")
         try:
+            # The folder of the checkpoints, which is made when the launcher begins to serve: that is later.
+            self._file.parent.mkdir(parents=True, exist_ok=True)
             beside.write_text("\n".join(lines) + "\n")
             beside.replace(self._file)
         except OSError as error:

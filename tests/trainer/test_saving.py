@@ -6,9 +6,12 @@ import json
 import os
 import pickle
 import shutil
+import sys
 import types
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation import reading
 from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.frameworks import lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.page import Page
@@ -143,6 +147,70 @@ def test_a_first_generation_has_its_own_open(tmp_path: Path) -> None:
     usual = builtins.open
     reading.watch(Setting(tmp_path, generation=1).saving)
     assert builtins.open is usual
+
+
+class Peers:
+    """`torch.distributed` with another rank, which finds what it is given."""
+
+    def __init__(self, theirs: list[str]) -> None:
+        self.theirs = theirs
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_world_size(self) -> int:
+        return 2
+
+    def all_gather_object(self, lists: list[Any], mine: list[str]) -> None:
+        lists[:] = [mine, self.theirs]
+
+
+def saved_by_lightning(directory: Path, *steps: int) -> list[Path]:
+    """Files as Lightning leaves them; the newest is damaged."""
+    directory.mkdir(parents=True)
+    files = [directory / f"ddpjob-epoch=0-step={step}.ckpt" for step in steps]
+    for number, file in enumerate(files):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("data.pkl", b"")
+        os.utime(file, (number, number))
+    files[-1].write_bytes(b"half")
+    return files
+
+
+def test_lightning_goes_on_from_the_newest_that_every_rank_finds_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(tmp_path)
+    files = saved_by_lightning(setting.directory / "lightning", 10, 20, 30, 40)
+    monkeypatch.setitem(sys.modules, "torch.distributed", Peers([str(files[0]), str(files[1])]))
+    assert setting.saving.newest_of_lightning() == files[1]
+    passed_over = [f"checkpoint {file} is passed over: {reason}" for file, reason in
+                   ((files[2], "another rank does not have it"), (files[3], f"{files[3].name}: File is not a zip file"))]  # fmt: skip
+    assert setting.notices.warnings == passed_over
+    assert setting.saving.newest_of_lightning() is None, "a second fit of the program is another training"
+
+
+@pytest.mark.parametrize("asked", [None, "own.ckpt"])
+def test_a_fit_goes_on_when_the_process_group_is_there_unless_the_program_says_from_where(
+    asked: str | None, tmp_path: Path
+) -> None:
+    setting = Setting(tmp_path)
+    files = saved_by_lightning(setting.directory, 10, 20)
+    began: list[object] = []
+
+    class Connector:
+        def resume_start(self, checkpoint_path: object = None, weights_only: bool | None = None) -> None:
+            began.append(checkpoint_path)
+
+    trainer = types.SimpleNamespace(_checkpoint_connector=Connector())
+    shared: Any = types.SimpleNamespace(saving=setting.saving, worker=setting.worker)
+    with lightning_fit.going_on(trainer, asked, shared):
+        trainer._checkpoint_connector.resume_start(asked, weights_only=None)
+    assert began == [asked or files[0]]
+    assert "resume_start" not in vars(trainer._checkpoint_connector)
 
 
 def test_saving_is_a_phase_with_seconds_of_its_own(tmp_path: Path) -> None:

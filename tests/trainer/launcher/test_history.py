@@ -75,11 +75,19 @@ def test_what_is_served_to_everybody_has_no_words_of_the_program() -> None:
 
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
+    (tmp_path / "nowhere").write_text("no folder")
     one = recorder(tmp_path / "nowhere" / "history", said=said)
     one.add(row(1.0))
     one.add(row(2.0))
     assert len(said) == 1 and "training goes on" in said[0]
     assert len(one.all().rows) == 2
+
+
+def test_a_folder_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "checkpoints" / "one" / "history"
+    recorder(file, said=said).add(row(1.0))
+    assert file.exists() and not said
 
 
 @pytest.mark.parametrize("ranks", [1, 8, 256])

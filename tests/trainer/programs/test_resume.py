@@ -44,7 +44,6 @@ def follow(run: Running, folder: Path, steps_in_all: int, goes_on: str) -> tuple
     run.signal(signal.SIGINT)
     code, ending = run.end()
     assert (code, ending["outcome"], ending["restarts"]) == (85, "Stopped", 1), run.lines
-    print("\n".join(run.lines), ending)
     assert step < ending["steps"] < steps_in_all
     assert ending["allReduces"] == ending["steps"] - step, "no step was made twice, and none was left out"
     assert max(steps(directory)) == ending["steps"], "it saved at the step where all ranks stopped"

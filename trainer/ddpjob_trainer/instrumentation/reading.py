@@ -33,7 +33,7 @@ def watch(saving: Saving) -> None:
 
     def end() -> None:
         for place in places:
-            if place.open is watched:  # type: ignore[attr-defined]
+            if place.open is watched:
                 place.open = original  # type: ignore[attr-defined]
 
     saving.when_decided.append(end)

@@ -30,6 +30,8 @@ class Running:
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
+        # Tests that run under nohup would hand their deafness to SIGHUP on, and `ddpjob run` respects it.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             [*self.under, *COMMAND, "run", *self.arguments, "--json"],
             cwd=self.cwd,

@@ -57,6 +57,11 @@ RULE_CASES: list[tuple[str, dict[str, Any], str]] = [
         {"command": ["bash", "run.sh"], "recovery": {"progressTimeoutSeconds": 60}},
         "spec.recovery.progressTimeoutSeconds",
     ),
+    (
+        "copies-of-a-script",
+        {**SCRIPT, "checkpoint": {"inMemoryEverySteps": 5}},
+        "spec.checkpoint.inMemoryEverySteps",
+    ),
     ("bucket-cap", {**SCRIPT, "ddp": {"bucketCapMB": 0}}, "spec.ddp.bucketCapMB"),
     ("epochs-or-steps", task(maxSteps=3), "spec.task"),
     ("workspace-source", {**SCRIPT, "workspace": {}}, "spec.workspace"),

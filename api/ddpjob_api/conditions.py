@@ -49,6 +49,10 @@ class Reason(StrEnum):
     NOT_STARTED = "NotStarted"
     NOT_RESUMING = "NotResuming"
     """It trains, and began again at step 0 although `checkpoint` is set; the message says what to do."""
+    CHECKPOINT_FAILED = "CheckpointFailed"
+    """It trains, and its checkpoints cannot be written."""
+    CHECKPOINT_DAMAGED = "CheckpointDamaged"
+    """It trains, from an older checkpoint or another node's copy, because one was not what had been written."""
     # Restarting, and lastFailure.reason
     PROGRAM_FAILED = "ProgramFailed"
     OOM_KILLED = "OOMKilled"
@@ -71,3 +75,7 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     # any
     UNKNOWN = "Unknown"
+
+
+ADVICE = frozenset({Reason.CHECKPOINT_FAILED, Reason.CHECKPOINT_DAMAGED, Reason.NOT_RESUMING})
+"""Reasons of a job that runs and that somebody should do something about."""

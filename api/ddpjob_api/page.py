@@ -134,3 +134,5 @@ class Fact(StrEnum):
     """`report.InEffect`."""
     RESULT = "result"
     """What the program reported at its end."""
+    CHECKPOINT = "checkpoint"
+    """Why the newest checkpoint could not be written, as a sentence; empty once one could."""

@@ -197,6 +197,10 @@ class JobReport:
     """What is fetched or compared before the next generation begins, or why it cannot be."""
     back_off: float | None = limited(None, name="backOffSeconds")
     """How long the next generation is held back after failures without a step between them; None: it is not."""
+    checkpoint_trouble: str = limited("", max_length=512)
+    """Why checkpoints cannot be written; empty while they can. The same words as long as the cause is the same."""
+    passed_over: str = limited("", max_length=512)
+    """Checkpoints that were damaged, so that this generation goes on from elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.spec import API_VERSION, KIND
 from ddpjob_operator.model import Status, Truth, stamp
 from ddpjob_operator.observe import JobView
@@ -56,6 +56,14 @@ def between(old: Status, new: Status) -> list[Event]:
     troubled = ready is not None and ready.status == Truth.FALSE and ready.reason not in QUIET
     if ready and troubled and not new.finished and (before is None or before.reason != ready.reason):
         told.append(Event(type="Warning", reason=ready.reason, message=ready.message))
+    running, before = new.condition(Condition.RUNNING), old.condition(Condition.RUNNING)
+    advised = running is not None and running.status == Truth.TRUE and running.reason in ADVICE
+    if (
+        running
+        and advised
+        and (not before or (before.reason, before.message) != (running.reason, running.message))
+    ):
+        told.append(Event(type="Warning", reason=running.reason, message=running.message))
     failure = new.last_failure
     if (
         failure is not None

@@ -244,6 +244,7 @@ def news(report: JobReport) -> tuple[object, ...]:
         report.term, report.generation, report.state, report.restarts, report.disruptions, report.last_failure,
         report.outcome, report.nodes_joined, report.missing_nodes, report.progress.step > 0, report.progress.total_steps,
         report.progress.checkpoint_step is not None, report.restoring.partition(":")[0],
+        report.checkpoint_trouble, report.passed_over,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from ddpjob_api import rules
 from ddpjob_api.codec import dotted
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.plan import plan
 from ddpjob_api.report import Failure, JobReport, Outcome, RunState, TerminationMessage
 from ddpjob_api.spec import Spec
@@ -35,6 +35,7 @@ class Admission:
 
 OF_WORKERS = frozenset({Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.KILLED, Reason.NO_PROGRESS})
 """Failures that a restart answers, as long as one is left."""
+RUNS = "the workers of every node run"
 ACCEPTED = Admission(reason=Reason.ACCEPTED, message="the spec is valid and its pods can be made")
 
 
@@ -310,11 +311,8 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
     if runs:
         status = replace(status, rendezvous=None)
-        ddp = seen.report.ddp if seen.report is not None else None
-        if ddp is not None and ddp.not_resuming:
-            put(Condition.RUNNING, True, Reason.NOT_RESUMING, ddp.not_resuming)
-        else:
-            put(Condition.RUNNING, True, Reason.TRAINING, "the workers of every node run")
+        reason, words = training(seen.report, old)
+        put(Condition.RUNNING, True, reason, words)
     else:
         put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")
     was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)
@@ -327,12 +325,28 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
             words = f"{words}; the next try waits {back_off:.0f} s, because no step was made since the last"
         put(Condition.RESTARTING, True, reason, words)
     elif runs and old.condition(Condition.RESTARTING) is not None:
-        put(Condition.RESTARTING, False, Reason.TRAINING, "the workers of every node run")
+        put(Condition.RESTARTING, False, Reason.TRAINING, RUNS)
     if not runs and failure is not None and failure.reason is Reason.NO_PROGRESS:
         put(Condition.HUNG, True, Reason.NO_PROGRESS, failure.message)
     elif old.condition(Condition.HUNG) is not None:
         put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
     return status
+
+
+def training(report: JobReport | None, old: Status) -> tuple[Reason, str]:
+    """Why and how a job runs: what a person should do something about first."""
+    if report is None:
+        known = old.condition(Condition.RUNNING)  # a coordinator that does not answer has taken nothing back
+        if known is not None and known.status == Truth.TRUE and known.reason in ADVICE:
+            return Reason(known.reason), known.message
+        return Reason.TRAINING, RUNS
+    if report.checkpoint_trouble:
+        return Reason.CHECKPOINT_FAILED, f"{RUNS}; {report.checkpoint_trouble}"
+    if report.ddp is not None and report.ddp.not_resuming:
+        return Reason.NOT_RESUMING, report.ddp.not_resuming
+    if report.passed_over:
+        return Reason.CHECKPOINT_DAMAGED, f"{RUNS}; a checkpoint was passed over: {report.passed_over}"
+    return Reason.TRAINING, RUNS
 
 
 def warnings(job: JobView, spec: Spec) -> list[str]:

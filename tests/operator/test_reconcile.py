@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.operator.fake_api import failure, last_words, terminated
-from tests.operator.world import IMAGE, OPERATOR_IMAGE, World
+from tests.operator.world import IMAGE, OPERATOR_IMAGE, World, running
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, InEffect, Outcome, Progress, RunState
@@ -86,6 +86,78 @@ async def test_a_script_that_begins_anew_is_running_with_advice() -> None:
     )
     assert world.condition("Running") == ("True", "NotResuming")
     assert world.status["ddp"]["notResuming"].startswith("generation 2 began again at step 0")
+
+
+DISK_FULL = "checkpoints cannot be written to /checkpoints: No space left on device; the training goes on"
+DAMAGED = "node 1: checkpoint /checkpoints/step-00000010 is damaged"
+
+
+@pytest.mark.parametrize(
+    ("report", "reason", "words"),
+    [
+        ({"checkpoint_trouble": DISK_FULL}, "CheckpointFailed", DISK_FULL),
+        ({"passed_over": DAMAGED}, "CheckpointDamaged", DAMAGED),
+    ],
+)
+async def test_a_checkpoint_that_failed_is_in_the_condition_and_told_once(
+    report: dict[str, str], reason: str, words: str
+) -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING, **report)
+    assert world.condition("Running") == ("True", reason)
+    assert words in world.message("Running")
+    assert [event for event in world.events() if words in event] == [
+        f"{reason}: the workers of every node run; {words}"
+        if reason == "CheckpointFailed"
+        else f"{reason}: the workers of every node run; a checkpoint was passed over: {words}"
+    ]
+    writes = len(world.api.writes)
+    for _ in range(3):
+        await world.say(state=RunState.RUNNING, **report)
+        await world.passes(60)
+    world.operators.clear()
+    await world.start()  # it has heard of no report yet, and takes nothing back
+    await world.settle()
+    assert world.condition("Running") == ("True", reason)
+    assert len(world.api.writes) == writes
+    await world.say(state=RunState.RUNNING)
+    assert world.condition("Running") == ("True", "Training")
+    assert len(world.api.writes) == writes + 1
+
+
+HANG = Failure(
+    reason=Reason.NO_PROGRESS,
+    rank=1,
+    node=1,
+    exit_code=87,
+    generation=1,
+    message="no step for 31 s: rank 1 …",
+)
+
+
+async def test_a_hang_is_a_condition_while_the_ranks_start_again() -> None:
+    world = await started()
+    await world.run(ready=False)
+    for name in world.live().values():
+        world.api.change("pods", "ns", name, lambda body: running(body, ready=False))
+    await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG, back_off=4.2)
+    assert world.condition("Hung") == world.condition("Restarting") == ("True", "NoProgress")
+    assert world.message("Hung") == HANG.message
+    advice = "; the next try waits 4 s, because no step was made since the last"
+    assert world.message("Restarting") == HANG.message + advice
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
+    assert world.condition("Hung") == world.condition("Restarting") == ("False", "Training")
+    assert sum("NoProgress: " in event for event in world.events()) == 2, "one of each condition"
+
+
+async def test_a_hang_between_two_polls_is_in_the_last_failure_and_told_once() -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING)
+    for _ in range(2):
+        await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
+    assert world.condition("Running") == ("True", "Training")
+    assert world.status["lastFailure"]["reason"] == "NoProgress"
+    assert [event for event in world.events() if "no step for" in event] == [f"NoProgress: {HANG.message}"]
 
 
 async def test_a_deleted_pod_is_replaced_at_once_while_the_other_stays() -> None:

@@ -44,7 +44,9 @@ def train(settings: Told, me: worker.Worker | None) -> bool:
         signal.signal(signal.SIGTERM, wish.on_signal)
     else:
         me.own_steps()
-        board = Board(page=me.page, report=ddpjob_trainer.report, speaks=settings.rank == 0)
+        board = Board(
+            page=me.page, report=ddpjob_trainer.report, put_fact=me.put_fact, speaks=settings.rank == 0
+        )
     asked = settings.task
     task = make_task(asked.entrypoint, asked.params, asked.seed)
     device = join(settings)

@@ -431,6 +431,11 @@ def test_an_answer_to_an_older_order_is_none() -> None:
     assert not sent(core.received(1.0, 2, prepared(asked[2].attempt)), Start)
     core.received(1.0, 1, prepared(again[1].attempt))
     assert sent(core.received(1.0, 2, prepared(again[2].attempt)), Start)[1].resume_step == 10
+    assert core.report().passed_over == "node 0: it has no state.pt"
+    fail(core, 0, 2.0)
+    all_stopped(core, 2.1)
+    core.tick(60.0)
+    assert (core.generation, core.report().passed_over) == (2, "")
 
 
 def test_a_launcher_that_is_lost_meanwhile_makes_the_question_a_new_one() -> None:

@@ -35,6 +35,8 @@ class Outcome:
     result: dict[str, Any] = field(default_factory=dict)
     scale: float = 1.0
     synchronised: int = 0
+    facts: list[tuple[str, Any]] = field(default_factory=list)
+    """What was put on the page, in order."""
 
 
 def training(
@@ -75,9 +77,16 @@ def training(
     )
     result: dict[str, Any] = {}
     losses: list[float] = []
+    facts: list[tuple[str, Any]] = []
     with Page(page.with_name(f"{page.name}-{rank}"), create=True) as mapped:
         mapped[Slot.STOP_AT] = stop_at
-        board = Noting(losses, page=mapped, report=lambda **values: result.update(values), speaks=False)
+        board = Noting(
+            losses,
+            page=mapped,
+            report=lambda **values: result.update(values),
+            put_fact=lambda fact, value: facts.append((fact.value, value)),
+            speaks=False,
+        )
         made = make_task(told.task.entrypoint, told.task.params, told.task.seed)
         trainer = Trainer(told, made, torch.device("cpu"), board)
         if stop is not None and stop[0] == rank:
@@ -98,6 +107,7 @@ def training(
         result=result,
         scale=trainer.scale.scale,
         synchronised=logged.get("iteration", 0),
+        facts=facts,
     )
 
 

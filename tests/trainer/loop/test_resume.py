@@ -114,6 +114,12 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(run, tmp_path, fu
         assert outcome.done
         assert outcome.slots["CHECKPOINT_FAILURES"] >= 2
         assert outcome.slots["CHECKPOINTS"] == 0
+    cause = "File too large" if full == "file size limit" else "File exists"
+    words = (
+        f"checkpoints cannot be written to {tmp_path}/checkpoints: {cause}; the training goes on, and after a "
+        "failure it would start from its beginning"
+    )
+    assert outcomes[0].facts == [("checkpoint", words)], "said once, as long as the cause is the same"
     assert equal(straight[0], outcomes[0])
     if full == "file size limit":
         assert os.listdir(tmp_path / "checkpoints") == []

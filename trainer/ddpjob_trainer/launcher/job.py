@@ -59,6 +59,10 @@ class Job:
     job_stop: bool = False
     """The whole job was asked to stop."""
     resume_step: int | None = None
+    passed_over: str = ""
+    """Checkpoints found damaged before this generation began."""
+    damages: list[str] = field(default_factory=list)
+    """Those found since, whatever became of the attempt."""
     restoring: Restoring | None = None
     """What the nodes are asked to have before the next generation; None: not asked yet."""
     attempts: int = 0
@@ -150,6 +154,7 @@ class Job:
             outcome=self.final.outcome if self.final else None,
             ranks=self.settings.nodes * self.settings.processes_per_node,
             restoring=self.restoring.sentence[:512] if self.restoring and self.final is None else "",
+            passed_over=self.passed_over[:512],
             back_off=round(self.ledger.back_off, 1)
             if self.state is RunState.WAITING and self.now < self.ledger.not_before
             else None,

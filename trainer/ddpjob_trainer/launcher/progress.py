@@ -35,6 +35,7 @@ class Gauge:
         """As last read; it outlives the page."""
         self.ddp: InEffect | None = None
         self.result: Json = {}
+        self.checkpoint_trouble = ""
 
     def begin(self) -> None:
         """Another generation: its counts begin anew."""
@@ -54,6 +55,8 @@ class Gauge:
                 self.ddp = load(InEffect, facts[Fact.DDP])
             except Invalid:
                 self.ddp = None  # a page of a program that wrote something else there
+        trouble = facts.get(Fact.CHECKPOINT)
+        self.checkpoint_trouble = trouble[:512] if isinstance(trouble, str) else ""
         step = int(sample.step)
         if step == 0 and page[Slot.MICRO_BATCHES] == 0 and self.progress.step:
             return  # a new generation has not reached anything: what was reached stays

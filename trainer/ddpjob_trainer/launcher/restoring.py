@@ -103,6 +103,7 @@ def answered(job: Job, member: Member, message: Prepared) -> None:
     told = len(current.plan.troubles)
     if message.damaged:
         current.plan.damaged(member.node, message.damaged)
+        job.damages.append(f"node {member.node}: {message.damaged}")
     elif message.refused:
         current.plan.refused(member.node, message.refused)
     elif message.unable:

@@ -14,7 +14,13 @@ from ddpjob_trainer.launcher.progress import Gauge
 
 def encode(report: JobReport, gauge: Gauge) -> bytes:
     """The report as JSON; what does not fit a reader is left out, the settings first."""
-    full = replace(report, progress=gauge.progress, ddp=gauge.ddp, result=report.result or gauge.result)
+    full = replace(
+        report,
+        progress=gauge.progress,
+        ddp=gauge.ddp,
+        result=report.result or gauge.result,
+        checkpoint_trouble=gauge.checkpoint_trouble,
+    )
     for smaller in (full, replace(full, ddp=None), replace(full, ddp=None, result={})):
         text = json.dumps(render(smaller), separators=(",", ":")).encode()
         if len(text) <= MAX_REPORT_BYTES:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ddpjob_api.page import Phase, Slot
+from ddpjob_api.page import Fact, Phase, Slot
 from ddpjob_trainer import boundary
 from ddpjob_trainer.page import Page
 
@@ -36,6 +36,10 @@ def nowhere(**_values: Any) -> None:
     """Where results go without a launcher; the last line of the log has them."""
 
 
+def to_nobody(_fact: Fact, _value: Any) -> None:
+    """Where facts go without a launcher."""
+
+
 class Board:
     """Writes the page, where there is one; rank 0 also prints."""
 
@@ -44,10 +48,12 @@ class Board:
         *,
         page: Page | None = None,
         report: Callable[..., None] = nowhere,
+        put_fact: Callable[[Fact, Any], None] = to_nobody,
         speaks: bool = True,
     ) -> None:
         self.page = page
         self.report = report
+        self.put_fact = put_fact
         self.speaks = speaks
         self.last_line = time.monotonic()
         self.last_step = math.nan

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ddpjob_api.page import Slot
+from ddpjob_api.page import Fact, Slot
 from ddpjob_trainer.checkpoints import (
     Fenced,
     Manifest,
@@ -57,6 +57,9 @@ class Saver:
         self.copied_step: int | None = None
         """The newest step of which every node has a copy in memory."""
         self.tried_at = time.monotonic()
+        self.trouble = ""
+        """What keeps this rank from writing."""
+        self.told_trouble = ""
         if told.saves:
             for name, part in parts.items():
                 if name != "model":
@@ -97,7 +100,12 @@ class Saver:
         self.tried_at = time.monotonic()
         if failures or not writers:
             self.board.add(Slot.CHECKPOINT_FAILURES)
+            self.tell(
+                self.trouble
+                or f"checkpoints cannot be written by {failures} of {writers} writers: see their logs"
+            )
             return
+        self.tell("")
         self.saved_step = position.step
         self.board.add(Slot.CHECKPOINTS)
         self.board.put(
@@ -108,12 +116,22 @@ class Saver:
             }
         )
 
+    def tell(self, trouble: str) -> None:
+        """Publish what keeps checkpoints from being written, when it changes; no step in it, or it always would."""
+        if trouble:
+            before = "its beginning" if self.saved_step is None else f"step {self.saved_step}"
+            trouble = f"{trouble}; the training goes on, and after a failure it would start from {before}"
+        if trouble != self.told_trouble:
+            self.told_trouble = trouble
+            self.board.put_fact(Fact.CHECKPOINT, trouble[:512])
+
     def write(self, position: Position) -> int:
         """Bytes written, or -1."""
         told = self.told
         if told.checkpoint_dir is None or told.checkpoint is None:
             return 0
         state = {name: part.state_dict() for name, part in self.parts.items()}
+        self.trouble = ""
         try:
             manifest = write_step(
                 told.checkpoint_dir,
@@ -124,8 +142,13 @@ class Saver:
             )
         except Fenced as fenced:
             say(f"WARNING checkpoint of step {position.step} is not kept: {fenced}")
+            self.trouble = f"checkpoints are not kept: {fenced}"
             return -1
         except OSError as error:
+            # Without the file's name, which has the step in it.
+            self.trouble = (
+                f"checkpoints cannot be written to {told.checkpoint_dir}: {error.strerror or error}"
+            )
             say(
                 f"WARNING checkpoint of step {position.step} could not be written to {told.checkpoint_dir}: {error}; "
                 "the training goes on, and after a failure it would start from the checkpoint before"

@@ -1,5 +1,6 @@
 """Nodes that are lost, a coordinator that moves, and two operators: what only a real cluster shows."""
 
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -79,4 +80,58 @@ def test_a_lost_node_is_named_and_its_pod_runs_elsewhere(
         lambda: condition(job.get(), "Running").get("status") == "True", timeout=30, describe="it still runs"
     )
     assert job.get()["status"]["disruptions"] == 1
+    job.delete()
+
+
+@pytest.mark.slow
+def test_a_second_operator_takes_over_and_two_at_once_do_no_harm(
+    installation: Installation, namespace: str, record_property: Any
+) -> None:
+    cluster = installation.cluster
+
+    def holder() -> str:
+        spec = cluster.get("lease", "ddpjob", namespace="ddpjob-system")["spec"]
+        return str(spec.get("holderIdentity") or "")
+
+    def taken_from(former: str, timeout: float) -> float:
+        start = time.monotonic()
+        eventually(lambda: holder() not in ("", former), timeout=timeout, describe="another operator leads")
+        return round(time.monotonic() - start, 1)
+
+    def replaced(job: Job) -> None:
+        name = job.live()[1]["metadata"]["name"]
+        cluster.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+        eventually(
+            lambda: job.live().get(1, {"metadata": {"name": name}})["metadata"]["name"] != name,
+            timeout=60,
+            describe=f"{name} is replaced",
+        )
+
+    job = submit(cluster, namespace, *script_job("served", QUIET, recovery=QUICK))
+    running(job)
+    installation.scale(2)
+    try:
+        former = holder()
+        cluster.kubectl("delete", "pod", former, "-n", "ddpjob-system", "--wait=false")
+        orderly = taken_from(former, timeout=10)
+        replaced(job)
+        running(job, 2)
+        former = holder()
+        (victim, *_) = cluster.containers_of(former, namespace="ddpjob-system")
+        cluster.kill(victim, signal.SIGSTOP)
+        frozen = taken_from(former, timeout=40)
+        replaced(job)
+        running(job, 3)
+        cluster.kill(victim, signal.SIGCONT)  # for a moment, it believes that it still leads
+        replaced(job)
+        assert holder() != former
+        running(job, 4)
+        assert job.get()["status"]["disruptions"] == 3
+        record_property("seconds to take over", {"orderly end": orderly, "SIGSTOP": frozen})
+        print(f"\nanother operator leads {orderly} s after an orderly end, {frozen} s after SIGSTOP")
+        (victim, *_) = cluster.containers_of(holder(), namespace="ddpjob-system")
+        cluster.kill(victim)
+        replaced(job)
+    finally:
+        installation.scale(1)
     job.delete()

@@ -96,6 +96,10 @@ class Beat:
     generation: int = 0
     steps: tuple[int, ...] = limited((), max_items=256)
     """Optimizer step per local rank."""
+    ended: bool = False
+    """Launcher: a rank here has ended with 0."""
+    waits_seconds: float = 0.0
+    """Launcher: for how long a rank here has been inside one step (forward, backward, optimizer)."""
     restarts: int = 0
     disruptions: int = 0
     judged: int = 0
@@ -171,6 +175,8 @@ class Done:
 
     generation: int
     result: Json = limited(factory=dict)
+    ranks: tuple[RankView, ...] = limited((), max_items=64)
+    """Where they ended, for the case that others go on without them."""
 
 
 @dataclass(frozen=True, kw_only=True)

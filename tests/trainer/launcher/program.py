@@ -33,6 +33,7 @@ def meet(step: int) -> None:
     """What a collective is to the others: nobody goes on before all are here, or the time-out is over."""
     folder, ranks = Path(plan["state"]), range(int(os.environ["WORLD_SIZE"]))
     page[Slot.MICRO_BATCHES] += 1
+    page[Slot.PHASE], page[Slot.PHASE_SINCE] = Phase.BACKWARD, time.monotonic()
     mine = folder / f"at-{generation}-{rank}"
     mine.with_suffix(".new").write_text(str(step))
     mine.with_suffix(".new").replace(mine)
@@ -44,6 +45,7 @@ def meet(step: int) -> None:
                 raise RuntimeError("[gloo] Timed out waiting 1000ms for recv operation to complete")
             time.sleep(0.005)
     page[Slot.COLLECTIVE_SEQUENCE] += 1
+    page[Slot.PHASE], page[Slot.PHASE_SINCE] = Phase.BETWEEN, time.monotonic()
 
 
 def misbehave(what: str) -> None:

@@ -123,6 +123,44 @@ def test_a_rank_that_ended_too_early_is_named_by_those_that_needed_it() -> None:
     assert failure.message.startswith("still needed the ranks of node 1, which had ended with exit code 0: ")
 
 
+ENDED = RankView(rank=1, step=3, joined=True, ended=True)
+GOES_ON = RankView(rank=0, step=3, joined=True, place="t.py:7 in f", in_collective=True)
+UNEVEN = (
+    "no step for 61 s: it had ended with exit code 0 after step 3, while rank 0 went on to step 4; "
+    "give every rank the same number of steps"
+)
+
+
+def test_ranks_that_wait_in_a_step_for_one_that_has_ended_need_no_time_out() -> None:
+    core = running(2)
+    core.received(0.9, 2, Done(generation=1, ranks=(ENDED,)))
+    assert not sent(core.received(60.0, 1, Beat(generation=1, waits_seconds=59.0)), Stop)
+    stops = sent(core.received(62.0, 1, Beat(generation=1, waits_seconds=61.0)), Stop)
+    assert stops[1].post_mortem
+    core.received(63.0, 1, Stopped(generation=1, ranks=(GOES_ON,)))
+    failure = core.report().last_failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.node, failure.pod) == (Reason.NO_PROGRESS, 1, 1, "p1")
+    assert failure.message == UNEVEN
+    assert core.ledger.restarts == 1
+
+
+def test_it_may_have_ended_beside_one_that_lives() -> None:
+    core = running(2)
+    assert not sent(core.received(62.0, 1, Beat(generation=1, waits_seconds=61.0)), Stop), (
+        "it may just be slow"
+    )
+    core.received(62.1, 2, Beat(generation=1, ended=True))
+    assert set(sent(core.received(62.2, 1, Beat(generation=1, waits_seconds=61.2)), Stop)) == {1, 2}
+
+
+def test_what_is_done_alone_after_the_last_step_may_take_long() -> None:
+    core = running(2)
+    core.received(0.9, 2, Done(generation=1, ranks=(ENDED,)))
+    for second in range(1, 600):
+        assert not sent(core.received(float(second), 1, Beat(generation=1)), Stop)
+
+
 def test_an_own_failure_outranks_a_lost_launcher() -> None:
     core = running(2)
     core.closed(1.0, 2)

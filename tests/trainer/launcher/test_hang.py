@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trainer.launcher.local import LocalJob
+from tests.trainer.launcher.local import LocalJob, eventually
 from tests.trainer.launcher.test_scenarios import script
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.page import Phase, Slot, WorkerState
-from ddpjob_trainer.launcher.watchdog import Watchdog
+from ddpjob_trainer.launcher.watchdog import Watchdog, waits
 from ddpjob_trainer.page import Page
 
 pytestmark = pytest.mark.timeout(120)
@@ -118,6 +118,29 @@ def test_a_rank_is_overdue_by_its_steps_and_its_phase(
             found = watched.overdue({0: page}, now)
             assert off.overdue({0: page}, now) is None
     assert found == idle
+
+
+@pytest.mark.parametrize(
+    ("phase", "seconds"),
+    [(Phase.BACKWARD, 7.0), (Phase.FORWARD, 7.0), (Phase.BETWEEN, 0.0), (Phase.CHECKPOINT, 0.0)],
+)
+def test_only_within_a_step_a_rank_waits_for_others(tmp_path: Path, phase: Phase, seconds: float) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        page[Slot.PHASE], page[Slot.PHASE_SINCE] = phase, 100.0
+        assert waits([page], 107.0) == seconds
+    assert waits([], 107.0) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_rank_that_ends_early_is_named_by_a_watch_of_its_own(job: MakeJob, tmp_path: Path) -> None:
+    program = script(20, faults={"1": {"1": "exit 0"}}, state=str(tmp_path), together=600)
+    first, second = (run := job(2, program, recovery={"gracePeriodSeconds": 10})).launch_all()
+    eventually(lambda: "[rank 0] generation 2" in first.output, "the next generation", 120)
+    failure = run.report().last_failure
+    assert failure is not None and failure.rank == 1 and failure.reason is Reason.NO_PROGRESS
+    assert "it had ended with exit code 0 after step 2, while rank 0 went on to step 3" in failure.message
+    assert [first.code(), second.code()] == [0, 0]
 
 
 def test_a_command_cannot_be_watched_and_says_so(job: MakeJob) -> None:

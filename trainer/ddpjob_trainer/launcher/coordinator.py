@@ -80,6 +80,7 @@ class Coordinator(Job):
             case Beat():
                 if message.generation == self.generation:
                     self.reached = max((self.reached, *message.steps))
+                    stopping.waited(self, now, member, message)
             case Failed():
                 stopping.failed(self, now, member, message)
             case Hung():

@@ -23,7 +23,7 @@ from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
 from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
 from ddpjob_trainer.launcher.view import View
-from ddpjob_trainer.launcher.watchdog import Watchdog
+from ddpjob_trainer.launcher.watchdog import Watchdog, waits
 
 
 class Foreman:
@@ -148,8 +148,15 @@ class Foreman:
             self._say_hung(crew)
 
     def beat(self) -> Beat:
-        steps = self.crew.steps if self.crew is not None else ()
-        return Beat(generation=self._memory.generation, steps=steps)
+        crew = self.crew
+        if crew is None or crew.stopping:
+            return Beat(generation=self._memory.generation)
+        return Beat(
+            generation=self._memory.generation,
+            steps=crew.steps,
+            ended=any(item.returncode == 0 for item in crew.exits),
+            waits_seconds=round(waits(crew.pages.values(), asyncio.get_running_loop().time()), 1),
+        )
 
     def result(self) -> Json:
         return self._view.gauge.result if self._config.leads else {}
@@ -178,7 +185,7 @@ class Foreman:
         await self._put_away(crew)
         if crew.succeeded:
             self._memory.done = True
-            self._send(Done(generation=crew.generation, result=self.result()))
+            self._send(Done(generation=crew.generation, result=self.result(), ranks=self._views))
         else:
             self._report_stopped(crew)
 

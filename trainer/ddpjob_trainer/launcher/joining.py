@@ -42,6 +42,7 @@ def enter(job: Job, now: float, link: int, hello: Hello) -> None:
         link=link,
         running=hello.generation if hello.running else 0,
         done=max(hello.generation if hello.done else 0, known.done if known is not None else 0),
+        ended=known.ended if again and known is not None else (),
         checkpoints=hello.checkpoints,
         tree=hello.tree,
         leaving=hello.leaving or (again and known is not None and known.leaving),

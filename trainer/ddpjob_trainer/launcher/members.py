@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddpjob_api.messages import Hello
+from ddpjob_api.report import RankView
 
 
 @dataclass(kw_only=True)
@@ -21,6 +22,10 @@ class Member:
     """The generation whose workers may live there; 0: none do."""
     done: int = 0
     """The generation all of whose workers ended with 0."""
+    ended: tuple[RankView, ...] = ()
+    """Where its ranks ended, if they all did with 0."""
+    ended_early: bool = False
+    """Some of its ranks have ended with 0, and others live."""
     checkpoints: tuple[int, ...] = ()
     tree: str = ""
     away_since: float | None = None

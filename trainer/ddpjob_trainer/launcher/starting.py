@@ -88,6 +88,7 @@ def begin(job: Job, now: float) -> None:
     job.restoring = None
     for member in job.members:
         member.running, member.done = generation, 0
+        member.ended, member.ended_early = (), False
     start = Start(
         term=job.term,
         generation=generation,

@@ -6,12 +6,12 @@ Must not: begin the next one (`starting.py`).
 
 import signal
 
-from ddpjob_api.messages import Done, Failed, Hung, Pause, Paused, Stop, StopAt, Stopped
+from ddpjob_api.messages import Beat, Done, Failed, Hung, Pause, Paused, Stop, StopAt, Stopped
 from ddpjob_api.report import Outcome, RunState, WorkerExit
 from ddpjob_trainer.launcher.halt import Charge, Halt
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
-from ddpjob_trainer.launcher.timing import HEALTHY_SECONDS, LOST_GRACE_SECONDS, STOP_FRACTION
+from ddpjob_trainer.launcher.timing import EARLY_SECONDS, HEALTHY_SECONDS, LOST_GRACE_SECONDS, STOP_FRACTION
 from ddpjob_trainer.launcher.words import MANNER, ended, who
 
 
@@ -51,6 +51,18 @@ def hung(job: Job, now: float, member: Member, message: Hung) -> None:
     job.halt.see(message.ranks, member.hello)
 
 
+def waited(job: Job, now: float, member: Member, message: Beat) -> None:
+    """Where ranks have ended with 0 and others stand in a step, the step is stopped long before a collective gives up."""
+    member.ended_early = message.ended
+    if job.state is not RunState.RUNNING or message.waits_seconds < EARLY_SECONDS:
+        return
+    if any(other.ended_early or other.done == job.generation for other in job.members):
+        why = f"ranks on {who(member.hello)} have waited {message.waits_seconds:.0f} s in a step for others that have ended"
+        stop(job, now, why, post_mortem=True)
+        assert job.halt is not None
+        job.halt.hung_seconds = message.waits_seconds
+
+
 def stopped(job: Job, member: Member, message: Stopped) -> None:
     """None of a launcher's workers lives any more."""
     if message.generation != member.running:
@@ -67,7 +79,7 @@ def done(job: Job, member: Member, message: Done) -> None:
     """All of a launcher's workers ended with 0."""
     if message.generation != member.running:
         return
-    member.running, member.done = 0, message.generation
+    member.running, member.done, member.ended = 0, message.generation, message.ranks
     if member.node == 0:
         job.result = message.result
 
@@ -114,6 +126,9 @@ def stop(job: Job, now: float, why: str, *, post_mortem: bool = False) -> None:
     job.state = RunState.STOPPING
     job.say(f"generation {job.generation} is stopped: {why}")
     job.halt.post_mortem = post_mortem
+    for member in job.members:
+        if member.done == job.generation:
+            job.halt.see(member.ended, member.hello)
     job.broadcast(Stop(term=job.term, generation=job.generation, why=why[:1024], post_mortem=post_mortem))
 
 

@@ -33,6 +33,9 @@ KILL_FRACTION = 0.85
 LEAVE_FRACTION = 0.95
 """By then a launcher that was told to go goes, before the kubelet kills it."""
 
+EARLY_SECONDS = 60.0
+"""A rank that is inside one step for so long, when another has ended with 0, waits for it in a collective."""
+
 STACKS_SECONDS = 0.1
 """At most between asking for stacks and SIGTERM, which the kernel would deliver first."""
 STACKS_LOOK_SECONDS = 0.005

@@ -5,6 +5,7 @@ depend on the worker, which may be stopped or stuck in the kernel. Must not: bla
 stand still when one does.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddpjob_api.page import PATIENCE, PATIENT, Phase, Slot, WorkerState
@@ -41,6 +42,19 @@ class Watchdog:
             if self._limit and idle >= self._limit * (PATIENCE if patient else 1):
                 found.append(idle)
         return max(found, default=None)
+
+
+IN_A_STEP = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})
+
+
+def waits(pages: Iterable[Page], now: float) -> float:
+    """For how many seconds a rank has been in the same part of a step, where it may wait for the others.
+
+    Between steps it may do anything for long: rank 0 often saves and evaluates alone when the others have ended.
+    """
+    return max(
+        (now - page[Slot.PHASE_SINCE] for page in pages if int(page[Slot.PHASE]) in IN_A_STEP), default=0.0
+    )
 
 
 def allowed_to_wait(page: Page) -> bool:

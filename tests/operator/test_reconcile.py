@@ -431,6 +431,20 @@ async def test_the_budget_of_restarts_is_the_operators_to_keep_when_launchers_di
     assert "deletionTimestamp" in world.pod("train-0")["metadata"]
 
 
+async def test_a_launcher_that_could_not_end_its_worker_is_replaced_and_says_why() -> None:
+    world = await started()
+    why = "a worker is still there 30 s after SIGKILL; it waits in the kernel, for a device or a file system"
+    named = {"reason": "PodLost", "node": 1, "pod": "train-1", "message": why, "at": "2026-01-01T00:00:00Z"}
+    await world.end(
+        "train-1", terminated(88, message=last_words("Stopped", 88, 1, message=why, failure=named))
+    )
+    await world.passes(10)  # it ended soon after its start
+    assert world.live() == {0: "train-0", 1: "train-1-r1"}
+    assert world.condition("Failed") is None
+    assert (world.status["restarts"], world.status["disruptions"]) == (0, 1)
+    assert (world.status["lastFailure"]["reason"], world.status["lastFailure"]["message"]) == ("PodLost", why)
+
+
 async def test_an_exit_code_alone_decides_nothing() -> None:
     world = await started()
     await world.end("train-1", terminated(0))

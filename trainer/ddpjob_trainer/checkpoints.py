@@ -104,7 +104,16 @@ class Fence:
             seen = read_term(path)
             if seen > self.term:
                 raise Fenced(f"term {seen} has taken over from term {self.term} ({path})")
+        self.take_over()
+
+    def take_over(self) -> None:
+        """From now on, writers of an older term publish nothing in the shared directory.
+
+        Raises:
+            OSError: the term cannot be written.
+        """
         if self.raised is not None and read_term(self.raised) < self.term:
+            self.raised.parent.mkdir(parents=True, exist_ok=True)
             beside = self.raised.with_name(f"{self.raised.name}.tmp-{os.getpid()}")
             beside.write_text(str(self.term))
             beside.replace(self.raised)

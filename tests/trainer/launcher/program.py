@@ -102,6 +102,15 @@ while step < plan["steps"]:
     step, made = step + 1, made + 1
     page[Slot.STEP], page[Slot.GENERATION_STEPS] = step, made
     page[Slot.SAMPLES] += 8
+    if step == plan.get("saves_at"):
+        page[Slot.PHASE] = Phase.CHECKPOINT
+        state.with_suffix(".half").write_text("")
+        print(f"saving step {step}", flush=True)
+        time.sleep(1.5)
+        state.with_suffix(".half").write_text(str(step))
+        state.with_suffix(".half").replace(state.with_suffix(".whole"))
+        print(f"step {step} is whole", flush=True)
+        page[Slot.PHASE] = Phase.BETWEEN
     if boundary.reach(page, step):
         if state.parent.is_dir():
             state.write_text(str(step))

@@ -158,6 +158,35 @@ def test_one_launcher_told_to_leave_saves_with_all_and_the_others_keep_their_pro
     assert third.code() == 85
 
 
+def test_a_launcher_told_to_leave_twice_during_a_save_lets_it_end_and_saves_once(
+    job: MakeJob, tmp_path: Path
+) -> None:
+    (launcher,) = job(1, script(400, state=str(tmp_path), saves_at=3), recovery=RECOVERY).launch_all()
+    launcher.wrote("saving step 3")
+    launcher.term()
+    launcher.wrote("told to leave")
+    launcher.term()
+    assert launcher.code() == 85
+    assert launcher.message.outcome is Outcome.STOPPED
+    assert (tmp_path / "state-0.whole").read_text() == "3"
+    assert launcher.output.count("told to leave") == 1
+    assert launcher.output.count("saved at") == 1
+    assert f"saved at {(tmp_path / 'state-0').read_text()}\n" in launcher.output
+
+
+def test_a_launcher_told_to_leave_before_the_first_step_has_nothing_to_save(
+    job: MakeJob, tmp_path: Path
+) -> None:
+    program = script(400, state=str(tmp_path), faults={"1": {"0": "hang"}}, after=0)
+    (launcher,) = job(1, program, recovery=RECOVERY).launch_all()
+    launcher.wrote("[rank 0] hang")
+    launcher.term()
+    assert launcher.code() == 85
+    assert launcher.message.outcome is Outcome.STOPPED
+    assert "no rank has made a step yet, so there is nothing to save" in launcher.output
+    assert not (tmp_path / "state-0").exists()
+
+
 def test_a_stopped_job_saves_at_one_step_and_every_launcher_exits_85(job: MakeJob, tmp_path: Path) -> None:
     run = job(2, script(400, state=str(tmp_path)), recovery=RECOVERY)
     launchers = run.launch_all()

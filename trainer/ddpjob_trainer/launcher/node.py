@@ -9,6 +9,7 @@ How and when it goes is in `departure.py`.
 import asyncio
 import signal
 from collections.abc import Coroutine
+from dataclasses import replace
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.history import LOG_MARK, pack
@@ -34,9 +35,10 @@ from ddpjob_trainer.launcher.announcing import Announcer, addresses_of
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.departure import Departure
 from ddpjob_trainer.launcher.foreman import Foreman
+from ddpjob_trainer.launcher.halt import loss_of
 from ddpjob_trainer.launcher.http import HttpServer, Site
 from ddpjob_trainer.launcher.link import Link
-from ddpjob_trainer.launcher.memory import Memory
+from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.output import Sink
 from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.server import Server
@@ -77,7 +79,7 @@ class Launcher:
             preparation=self.preparation,
             send=self.link.send,
             keep=self.keep,
-            on_unkillable=lambda why: self.departure.end(Outcome.FAILED, Exit.PEER_LOST, why),
+            on_unkillable=self.unkillable,
         )
         self.departure = Departure(
             self.config,
@@ -211,6 +213,13 @@ class Launcher:
         """Another pod has this index."""
         await self.foreman.end()
         self.departure.end(Outcome.STOPPED, Exit.STOPPED, why)
+
+    def unkillable(self, why: str) -> None:
+        """A worker does not end, so nothing can be run here any more; another pod can, where somebody makes one."""
+        outcome = Outcome.STOPPED if self.config.on_cluster else Outcome.FAILED
+        of = self.memory.hello("", "", running=True)
+        failure = replace(loss_of(of, generation=of.generation, at=wall()), message=why)
+        self.departure.end(outcome, Exit.PEER_LOST, why, failure=failure)
 
     # what others see
 

@@ -5,6 +5,7 @@ plain model, optimizer, schedule, loss scale. No random state: everything random
 position. Must not: let a full disk end a training.
 """
 
+import contextlib
 import io
 import pickle
 import time
@@ -66,6 +67,9 @@ class Saver:
                     check_loadable(name, part)
         if told.writes and told.checkpoint_dir is not None:
             remove_leftovers(told.checkpoint_dir)
+            # A writer of an older term may live where nobody reaches it; a full disk is told at the first save.
+            with contextlib.suppress(OSError):
+                told.fence.take_over()
         self.memory = MemoryCopies(told) if told.copies else None
 
     def due_after(self, step: int) -> bool:

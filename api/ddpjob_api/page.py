@@ -114,6 +114,8 @@ class Slot(IntEnum):
     COLLECTIVE_SEQUENCE = 54
     WARM = 55
     """1: this worker waited as a standby, its imports done, before its generation began."""
+    UNMEASURED = 56
+    """1: the instrumentation of this rank has failed and stands aside; its counts do not move any more."""
     # words of the launcher
     PAUSE = 96
     """Not 0: hold at the next step boundary."""

@@ -6,14 +6,18 @@ Python. Before it, the instrumentation waits for torch to be imported. After it,
 done by hand, so that the exit code stands on the page before anything can abort: destructors of Gloo have been seen to
 end a finished process with SIGABRT, and that is no failure of the training.
 
-Must not: import torch, or leave a frame of its own in a traceback. A program outside of a job runs the same way.
+Must not: import torch, or leave a frame of ours in the traceback of an uncaught error. A program outside of a job runs
+the same way.
 
-Differs from plain Python: at the end, objects are not torn down one by one (open files are flushed); `-c` and `-m` are
-known, other options of the interpreter are refused (set PYTHON… in `spec.env`).
+Differs from plain Python: at the end, objects are not torn down one by one (open files are flushed); who prints the
+stack of calls sees ours below the program's, and a traceback that the program prints itself has a frame of the
+instrumentation where its call went through one; `-c` and `-m` are known, other options of the interpreter are refused
+(set PYTHON… in `spec.env`).
 """
 
 import atexit
 import builtins
+import contextlib
 import gc
 import importlib
 import io
@@ -24,6 +28,7 @@ import signal
 import sys
 import threading
 import types
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,7 +45,8 @@ FLUSH_FAILED = 120
 """Python's exit code when standard output could not be flushed."""
 STACKS_SIGNAL = signal.SIGRTMIN + 3
 """Asks for the stacks of all threads; SIGUSR1 and SIGUSR2 belong to Slurm and to frameworks."""
-OWN_FILES = (__file__,)
+OURS = (__file__, os.path.join(os.path.dirname(instrumentation.__file__), ""))
+"""Where frames come from that a program's traceback has only because of us."""
 
 
 def main(argv: list[str]) -> NoReturn:
@@ -48,25 +54,37 @@ def main(argv: list[str]) -> NoReturn:
     restore_original_argv(argv)
     try:
         running = prepare()
-    except (Refused, BadPage) as error:
-        print(f"[ddpjob] refused: {error}", file=sys.stderr)
-        record(error, None)
+    except (Refused, BadPage) as refusal:
+        print(f"[ddpjob] refused: {refusal}", file=sys.stderr)
+        record(refusal, None)
         os._exit(Exit.REFUSED)
     if running:
         running.page[Slot.STATE] = WorkerState.RUNNING
-    interrupted, code = False, 0
-    try:
-        run(argv)
-    except SystemExit as error:
+    error = outcome(run, argv)
+    code, running = 0, still(running)
+    if isinstance(error, SystemExit):
         code = code_of(error)
         if code:
             record(error, running)
         if error_file.refused(error):
             code = Exit.REFUSED
-    except BaseException as error:
-        interrupted = isinstance(error, KeyboardInterrupt)
+    elif error is not None:
         code = failed(error, running)
-    finish(code, running, interrupted=interrupted)
+    finish(code, running, interrupted=isinstance(error, KeyboardInterrupt))
+
+
+def outcome(call: Callable[..., object], *args: object) -> BaseException | None:
+    """What a call raised. It is not being handled when this returns: hooks must not find it where they look for that."""
+    try:
+        call(*args)
+    except BaseException as error:
+        return error
+    return None
+
+
+def still(running: worker.Worker | None) -> worker.Worker | None:
+    """The rank that this process is; a child that the program forked gets here too and is none."""
+    return running if running is not None and running.live else None
 
 
 def restore_original_argv(argv: list[str]) -> None:
@@ -114,7 +132,8 @@ def dump_stacks_on_signal() -> None:
         stacks = open(path, "a")  # noqa: SIM115
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
         # And on SIGSEGV, SIGABRT …, which leave no other trace; a program that enables its own takes this over.
-        faulthandler.enable(file=stacks, all_threads=True)
+        if not faulthandler.is_enabled():
+            faulthandler.enable(file=stacks, all_threads=True)
 
 
 def run(argv: list[str]) -> None:
@@ -212,7 +231,8 @@ def code_of(error: SystemExit) -> int:
 
 def failed(error: BaseException, running: worker.Worker | None) -> int:
     """Show an uncaught exception as Python does, without our frames, and leave it for the launcher."""
-    error = error.with_traceback(without_own_frames(error.__traceback__))
+    for each in error_file.related(error):
+        each.__traceback__ = without_own_frames(each.__traceback__)
     record(error, running)
     if isinstance(error, Refused):
         print(f"[ddpjob] refused: {error}", file=sys.stderr)
@@ -222,15 +242,19 @@ def failed(error: BaseException, running: worker.Worker | None) -> int:
         print(f"[ddpjob] {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
     if (
         running
         and error_file.peer_gone(error)
-        and getattr(sys.excepthook, "__module__", None) in PRINTING_HOOKS
+        and getattr(getattr(sys, "excepthook", None), "__module__", None) in PRINTING_HOOKS
     ):
         # After the culprit's traceback one of every other rank would bury it; the error file has it.
         print(f"[ddpjob] ended with its peers: {error_file.line(error)}", file=sys.stderr)
     else:
-        sys.excepthook(type(error), error, error.__traceback__)
+        code = show(error)
+        if code is not None:
+            return code
     if isinstance(error, KeyboardInterrupt):
         return exit_code(-signal.SIGINT)
     return Exit.REFUSED if error_file.refused(error) else 1
@@ -240,19 +264,52 @@ PRINTING_HOOKS = frozenset({"sys", "torch.distributed.distributed_c10d"})
 """Where exception hooks come from that only print; a program's own is always called."""
 
 
+def show(error: BaseException) -> int | None:
+    """Call the exception hook as the interpreter does; an exit code where the hook itself asks for one."""
+    hook = getattr(sys, "excepthook", None)
+    if hook is None:
+        print("sys.excepthook is missing", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return None
+    other = outcome(hook, type(error), error, error.__traceback__)
+    if isinstance(other, SystemExit):
+        return code_of(other)
+    if other is not None:
+        for each in error_file.related(other):
+            each.__traceback__ = without_own_frames(each.__traceback__)
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(other), other, other.__traceback__)
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return None
+
+
 def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    while trace is not None and trace.tb_frame.f_code.co_filename in OWN_FILES:
+    """A traceback as it would be without us."""
+    kept: list[types.TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
+            kept.append(trace)
         trace = trace.tb_next
-    return trace
+    for each, following in zip(kept, [*kept[1:], None], strict=False):
+        each.tb_next = following
+    return kept[0] if kept else None
 
 
 def record(error: BaseException, running: worker.Worker | None) -> None:
-    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if path and os.environ.get(WorkerEnv.WORKER_PID, str(os.getpid())) == str(os.getpid()):
-        try:
-            error_file.write(Path(path), error, running)
-        except OSError as problem:
-            print(f"[ddpjob] the error could not be written to {path}: {problem}", file=sys.stderr)
+    """Leave the last words for the launcher; nobody asks for those of a child."""
+    if running is not None:
+        path = running.error_file
+    else:
+        given = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        own = os.environ.get(WorkerEnv.WORKER_PID, str(os.getpid())) == str(os.getpid())
+        path = Path(given) if given and own else None
+    if path is None:
+        return
+    try:
+        error_file.write(path, error, running)
+    except Exception as problem:
+        worker.speak(f"the error could not be written to {path}: {type(problem).__name__}: {problem}")
 
 
 def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> NoReturn:
@@ -260,10 +317,10 @@ def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> No
     if running:
         running.page[Slot.STATE] = WorkerState.EXITING
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
-        try:
-            step()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
+        with unraisable_without_us():
+            error = outcome(step)
+        if error is not None:
+            show(error)
     if running and running.live:
         try:
             running.finish()
@@ -280,21 +337,41 @@ def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> No
     os._exit(code & 0xFF)
 
 
+@contextlib.contextmanager
+def unraisable_without_us() -> Iterator[None]:
+    """What an exit handler raises is shown without our frame, which is below all of them."""
+    hook = sys.unraisablehook
+
+    def trimmed(found: Any) -> None:
+        trace = without_own_frames(found.exc_traceback)
+        hook(type(found)((found.exc_type, found.exc_value, trace, found.err_msg, found.object)))
+
+    sys.unraisablehook = trimmed
+    yield
+    sys.unraisablehook = hook
+
+
 def flush() -> bool:
     """Write out what is buffered, in standard streams and in files the program left open; False as Python counts it."""
     good = True
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name, None)
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
-        except (OSError, ValueError):
+        except Exception as error:
             good = False
+            if name == "stdout":
+                with contextlib.suppress(Exception):
+                    print(
+                        f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}", file=sys.stderr
+                    )
     kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
     for each in [each for each in gc.get_objects() if type(each) in kinds]:
         try:
             if not each.closed:
                 each.flush()
-        except (OSError, ValueError):
+        except Exception:
             continue  # closed below its buffer; Python's own teardown says nothing about it either
     return good
 

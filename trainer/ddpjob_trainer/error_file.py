@@ -46,7 +46,7 @@ def write(path: Path, error: BaseException, worker: Worker | None) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    text = str(error)
+    text = text_of(error)
     name = type(error).__name__
     stack = "".join(traceback.format_exception(error))
     document: dict[str, Any] = {
@@ -91,21 +91,29 @@ def peer_lost(error: BaseException) -> bool:
 
 def peer_gone(error: BaseException) -> bool:
     """Whether another rank has ended; one that is only late may be a hang, of which no other rank will tell."""
-    return peer_lost(error) and not any(LATE.search(str(each)) for each in chain(error))
+    return peer_lost(error) and not any(LATE.search(text_of(each)) for each in chain(error))
 
 
 def line(error: BaseException) -> str:
     """`RuntimeError: Connection closed by peer [10.0.0.7]:4711 (train.py:31)`."""
-    said = SOURCE.sub("", str(error)).strip().splitlines()
+    said = SOURCE.sub("", text_of(error)).strip().splitlines()
     at = where.raised_at(error.__traceback__)
     return f"{type(error).__name__}: {said[0] if said else ''}{f' ({at})' if at else ''}"
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; some of a program's own cannot."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
 
 
 def speaks_of_peer(error: BaseException) -> bool:
     if type(error).__name__ in PEER_LOST_TYPES:
         return True
     # The program's own sockets say the same words: torch raises RuntimeError, from its own files or naming its parts.
-    text = str(error)
+    text = text_of(error)
     if not isinstance(error, RuntimeError) or not PEER_LOST.search(text):
         return False
     innermost = traceback.extract_tb(error.__traceback__)[-1:]
@@ -120,3 +128,18 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+
+
+def related(error: BaseException) -> list[BaseException]:
+    """The error and every other one that its traceback may show, those of a group included."""
+    found: dict[int, BaseException] = {}
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop()
+        if each is None or id(each) in found:
+            continue
+        found[id(each)] = each
+        left += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            left += each.exceptions
+    return list(found.values())

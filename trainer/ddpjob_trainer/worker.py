@@ -5,6 +5,7 @@ is the page"), and a program that is not part of a job gets `None` for an answer
 import (a script without torch pays nothing), or start a thread.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -70,6 +71,11 @@ class Worker:
 
         self.stop_code = int(Exit.STOPPED)
         """What the process ends with when it stops on request; the page says STOPPED in any case."""
+        self.measured = True
+        """False in a forked child too, and once a part of the instrumentation has failed (`instrumentation.guard`)."""
+
+        self.error_file: Path | None = None
+        """Where the launcher looks for the last words; the program may change its environment."""
 
         self.steps_owned = False
         self.begin_callbacks: list[Callable[[], None]] = []
@@ -89,6 +95,8 @@ class Worker:
         """
         global _current
         self.generation = int(environment.get(WorkerEnv.GENERATION, "0"))
+        last_words = environment.get("TORCHELASTIC_ERROR_FILE")
+        self.error_file = Path(last_words) if last_words else None
         resume = environment.get(WorkerEnv.RESUME_STEP)
         self.resume_step = int(resume) if resume else None
         slots = self.page.slots
@@ -147,13 +155,27 @@ class Worker:
     def say(self, message: str) -> None:
         """One line in the job's log, from one rank per node; the launcher adds the rank."""
         if self.local_rank == 0:
-            print(f"[ddpjob] {message}", file=sys.stderr, flush=True)
+            self.speak(message)
+
+    def speak(self, message: str) -> None:
+        """One line in the job's log, from this rank."""
+        speak(message)
 
     def finish(self) -> None:
         """Publish what is only known at the end."""
         callbacks, self.exit_callbacks = self.exit_callbacks, []
         for callback in callbacks:
             callback()
+
+
+def speak(message: str) -> None:
+    """One line in the job's log."""
+    stream = (
+        sys.__stderr__
+    )  # the process's own: the program may have put another one in its place, or closed it
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(f"[ddpjob] {message}", file=stream, flush=True)
 
 
 _current: Worker | None = None
@@ -190,7 +212,7 @@ def _leave() -> None:
     """In a forked child: not a rank, and never writing to its parent's page."""
     global _current
     if _current is not None:
-        _current.live = False
+        _current.live = _current.measured = False
     _current = None
 
 

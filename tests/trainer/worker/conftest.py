@@ -34,6 +34,31 @@ def bare(folder: Folder) -> list[Rank]:
     return run(folder("bare"), [PROGRAM], bootstrap=False)
 
 
+FAULTY = f"""
+import os, runpy, sys
+from ddpjob_trainer.instrumentation.clock import Clock
+
+original, calls = Clock.forward, []
+
+def forward(*args, **kwargs):
+    calls.append(args)
+    if len(calls) > 5 and os.environ["RANK"] == "1":
+        raise TypeError("a fault of ours")
+    return original(*args, **kwargs)
+
+Clock.forward = forward
+runpy.run_path({PROGRAM!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="session")
+def faulty(folder: Folder) -> list[Rank]:
+    """The program, and from its sixth step on the instrumentation of rank 1 fails."""
+    where = folder("faulty")
+    (where / "faulty.py").write_text(FAULTY)
+    return run(where, ["faulty.py"])
+
+
 @pytest.fixture(scope="session")
 def untouched(folder: Folder) -> list[Rank]:
     """A resource that sets nothing."""

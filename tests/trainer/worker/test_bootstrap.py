@@ -65,6 +65,32 @@ PROGRAMS = {
     "V = 5\nt.start()",
     "pool": "from concurrent.futures import ThreadPoolExecutor as P\np = P(2)\np.submit(print, 'pooled')",
     "children": CHILDREN,
+    "hook that fails": "import sys\nsys.excepthook = lambda *a: 1 / 0\nraise ValueError('first')",
+    "hook that exits": "import sys\nsys.excepthook = lambda *a: sys.exit(5)\nraise ValueError",
+    "no hook": "import sys\ndel sys.excepthook\nraise ValueError('first')",
+    "closed stdout": "import sys\nprint('said')\nsys.stdout.close()",
+    "stdout gone": "import os, sys\nsys.stdout.write('kept back')\nos.close(1)",
+    "no streams": "import sys\nsys.stdout = sys.stderr = None\nprint('unheard')\nsys.exit(4)",
+    "environment gone": "import os\nos.environ.clear()\nraise ValueError('after')",
+    "folder gone": "import os\nos.mkdir('gone')\nos.chdir('gone')\nos.rmdir('../gone')\nraise ValueError('after')",
+    "folder changed": "import os\nos.chdir('/')\ndef f():\n    raise ValueError('after')\nf()",
+    "forked child that ends": "import os, sys\nchild = os.fork()\nif child == 0:\n    sys.exit(7)\n"
+    "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    "forked child that fails": "import os\nchild = os.fork()\nif child == 0:\n    raise ValueError('child')\n"
+    "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))",
+    "warnings": "import warnings\nprint(warnings.filters)\nwarnings.warn('old', DeprecationWarning)\n"
+    "def f():\n    warnings.warn('odd', stacklevel=2)\nf()",
+    "state": "import gc, os, signal, sys, threading\nprint(gc.get_threshold(), gc.isenabled(), sys.getrecursionlimit(), "
+    "threading.active_count(), [signal.getsignal(n) for n in (2, 10, 12, 13, 15)], os.umask(0), sys.gettrace(), "
+    "sys.getswitchinterval(), len(sys.path_hooks), type(sys.stdout), sys.stdout.line_buffering)",
+    "error in a thread": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='T').start()",
+    "group": "raise ExceptionGroup('both', [ValueError('one'), KeyError('two')])",
+    "notes and no words": "class Mute(Exception):\n    def __str__(self):\n        return 1 / 0\n"
+    "e = Mute()\ne.add_note('noted')\nraise e",
+    "debugger": "import io, pdb, sys\nx = 3\n"
+    "pdb.Pdb(stdin=io.StringIO('p x\\nn\\nn\\nc\\n'), stdout=sys.stdout, nosigint=True).set_trace()\nx = 4\nprint(x)",
+    "breakpoint": "import sys\nsys.breakpointhook = lambda: print('here')\nbreakpoint()",
+    "raises in atexit": "import atexit\natexit.register(int, 'no number')",
     "recursion": "def f():\n    f()\ntry:\n    f()\nexcept RecursionError:\n    print('deep')",
 }
 
@@ -106,6 +132,8 @@ def test_a_script_behaves_as_under_plain_python(name: str, tmp_path: Path) -> No
         ["pkg"],
         ["missing.py"],
         ["link.py"],
+        ["-m", "pdb", "-c", "n", "-c", "q", "link.py"],
+        ["-m", "timeit", "-n", "1", "-r", "1", "-s", "import sys; print(sys.argv)", "raise ValueError"],
     ],
     ids=" ".join,
 )

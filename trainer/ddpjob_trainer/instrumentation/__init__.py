@@ -6,7 +6,8 @@ the classes, so that identity, subclasses, pickles and aliases stay as they are:
 never imports torch pays nothing.
 
 Must not: import torch by itself, wait for a device, put anything on the program's objects, or let its own failure
-become the program's (a patch that does not fit the torch at hand is left out, and the log says so).
+become the program's (a patch that does not fit the torch at hand is left out, one that fails later stands aside, and
+the log says so: `guard.py`).
 """
 
 from ddpjob_api.page import Slot
@@ -24,6 +25,7 @@ from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.imports import PostImport
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.instrumentation.settings import Settings
@@ -32,14 +34,24 @@ from ddpjob_trainer.worker import Worker
 
 
 def install(worker: Worker) -> None:
-    """Patch torch when the program imports it (at once, where it is imported already)."""
+    """Patch torch when the program imports it (at once, where it is imported already).
+
+    Raises:
+        Refused: the settings cannot be, whatever the program does.
+    """
     notices = Notices(worker)
+    guard = Guard(worker, notices)
+    guard.setting(put_hooks)(worker, notices, guard)
+
+
+def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
+    """Say what happens after the import of which module."""
     verdicts = Verdicts(worker, notices)
     clock = Clock(worker, notices)
-    effect = Effect(worker, notices, clock)
+    effect = Effect(worker, notices, clock, guard)
     saving = Saving(worker, notices, clock)
     settings = Settings(worker.settings, notices)
-    worker.exit_callbacks.append(effect.finish)
+    worker.exit_callbacks.append(guard.measuring(effect.finish))
 
     def failed(module: str, error: Exception) -> None:
         notices.warn(f"{module} of this torch is not instrumented: {type(error).__name__}: {error}")
@@ -49,8 +61,11 @@ def install(worker: Worker) -> None:
 
     hooks = PostImport(failed)
     hooks.add("torch", imported)
-    hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock))
-    hooks.add("torch.optim.optimizer", lambda module: optimizer.patch(module, worker, clock, effect, saving))
+    hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock, guard))
+    hooks.add(
+        "torch.optim.optimizer",
+        lambda module: optimizer.patch(module, worker, clock, effect, saving, guard),
+    )
     if saving.spec is not None:
         worker.begin_callbacks.append(lambda: reading.watch(saving))
         hooks.add("safetensors", lambda module: reading.patch_safetensors(module, saving))
@@ -58,11 +73,11 @@ def install(worker: Worker) -> None:
     hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
     hooks.add(
         "torch.distributed.distributed_c10d",
-        lambda module: process_group.patch(module, worker, settings, verdicts, effect),
+        lambda module: process_group.patch(module, worker, settings, verdicts, effect, guard),
     )
     hooks.add(
         "torch.nn.parallel.distributed",
-        lambda module: ddp.patch(module, worker, settings, verdicts, clock, effect),
+        lambda module: ddp.patch(module, worker, settings, verdicts, clock, effect, guard),
     )
     frameworks.install(
         hooks, Shared(worker=worker, settings=settings, verdicts=verdicts, notices=notices, saving=saving)

@@ -8,30 +8,35 @@ import functools
 from typing import Any
 
 from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.worker import Worker
 
 
-def patch(module: Any, worker: Worker, clock: Clock) -> None:
+def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
     """Patch `torch.autograd`."""
     original = module.backward
+    begins, ends = guard.measuring(clock.backward_begins), guard.measuring(clock.backward_ends)
     inside = False
+
+    @guard.measuring
+    def keep_loss(root: Any) -> None:
+        if getattr(root, "is_cpu", False) and root.numel() == 1 and root.is_floating_point():
+            clock.put_loss(root.item())
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside
         # Reentrant checkpointing calls backward inside backward.
-        if inside or not worker.live:
+        if inside or not worker.measured:
             return original(*args, **kwargs)
         inside = True
-        clock.backward_begins()
+        begins()
         try:
             result = original(*args, **kwargs)
         finally:
             inside = False
-            clock.backward_ends()
-        root: Any = args[0] if args else kwargs.get("tensors")
-        if getattr(root, "is_cpu", False) and root.numel() == 1 and root.is_floating_point():
-            clock.put_loss(root.item())
+            ends()
+        keep_loss(args[0] if args else kwargs.get("tensors"))
         return result
 
     module.backward = backward

@@ -174,25 +174,20 @@ class Clock:
             slots[STEP] += 1
         return True
 
-    def reach_boundary(self) -> None:
-        """Hold or stop here, if the launcher says so.
-
-        Raises:
-            Stopped: every rank ends after this step; the program's callbacks have run.
-        """
+    def asked_to_stop(self) -> bool:
+        """Hold here, if the launcher says so; True where every rank ends after this step, here and now."""
         slots = self._slots
         if self._worker.steps_owned or not boundary.reach(self._worker.page, int(slots[STEP])):
-            return
-        callbacks = self._worker.stop_callbacks
+            return False
         if self.ends_itself and not self.stop_requested:
             self.stop_requested = True
-            return
-        if not callbacks:
+            return False
+        if not self._worker.stop_callbacks:
             self._worker.say(
                 f"stopped on request after step {slots[STEP]:.0f}; the program registered no on_stop callback, so it "
                 "goes on from its own last checkpoint"
             )
-        self.stop()
+        return True
 
     def stop(self) -> NoReturn:
         """Call what the program registered for this moment, and end.

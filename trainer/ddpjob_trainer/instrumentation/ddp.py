@@ -13,6 +13,7 @@ from ddpjob_api.page import Slot
 from ddpjob_trainer.instrumentation import compiler
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.reducer import Reducer
 from ddpjob_trainer.instrumentation.settings import Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
@@ -26,17 +27,25 @@ UNUSED_AFTER = 5
 class Watched:
     """What is remembered of one model."""
 
-    __slots__ = ("asked_unused", "forced_window", "rebuilt", "reducer")
+    __slots__ = ("asked_unused", "forced_window", "rebuilt", "reducer", "synced")
 
     def __init__(self, reducer: Reducer) -> None:
         self.reducer = reducer
         self.rebuilt = False
         self.asked_unused = False
         self.forced_window = False
+        self.synced = False
+        """The newest forward pass was prepared for synchronisation."""
 
 
 def patch(
-    module: Any, worker: Worker, settings: Settings, verdicts: Verdicts, clock: Clock, effect: Effect
+    module: Any,
+    worker: Worker,
+    settings: Settings,
+    verdicts: Verdicts,
+    clock: Clock,
+    effect: Effect,
+    guard: Guard,
 ) -> None:
     """Patch `torch.nn.parallel.distributed`."""
     ddp = module.DistributedDataParallel
@@ -47,27 +56,35 @@ def patch(
     slots = worker.page.slots
     grad_enabled, tensor = torch.is_grad_enabled, torch.Tensor
 
-    @functools.wraps(original_init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    @guard.setting
+    def arrange(*args: Any, **kwargs: Any) -> inspect.BoundArguments | None:
+        """The call to make instead; None where this one goes through as it is."""
         try:
-            call = signature.bind(self, *args, **kwargs) if worker.live else None
+            call = signature.bind(*args, **kwargs)
         except TypeError:
-            call = None  # torch's own words
-        if call is None:
-            original_init(self, *args, **kwargs)
-            return
+            return None  # torch's own words
         verdicts.learn_model(torch, call.arguments["module"], backend_of(module, call.arguments))
         settings.over_ddp(call)
-        original_init(*call.args, **call.kwargs)
+        return call
+
+    @functools.wraps(original_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        call = arrange(self, *args, **kwargs)
+        if call is None:
+            original_init(self, *args, **kwargs)
+        else:
+            original_init(*call.args, **call.kwargs)
         watch(self)
 
+    @guard.measuring
     def watch(model: Any) -> Watched | None:
         """Begin to observe a model; None where it has no C++ reducer that could be asked."""
         if getattr(model, "_use_python_reducer", False):
             # dynamo inlines this model's forward; a patched one would break the graph.
-            ddp._pre_forward = original_forward
+            if ddp._pre_forward is _pre_forward:
+                ddp._pre_forward = original_forward
             return None
-        if model.logger is None:
+        if getattr(model, "logger", None) is None:
             return None
         compiler.skip(_pre_forward)
         state = watched[model] = Watched(effect.model_made(model))
@@ -75,29 +92,39 @@ def patch(
 
     @functools.wraps(original_forward)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if not worker.live:
-            return original_forward(self, *inputs, **kwargs)
+        state = before(self, inputs, kwargs)
+        result = original_forward(self, *inputs, **kwargs)
+        if state is not None:
+            after(self, state)
+        return result
+
+    @guard.measuring
+    def before(model: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched | None:
+        """A forward pass begins; None where nothing is to be read afterwards."""
         # A copied or unpickled model never ran __init__.
-        state = watched.get(self) or watch(self)
+        state = watched.get(model) or watch(model)
         if state is None:
-            return original_forward(self, *inputs, **kwargs)
+            return None
         if not grad_enabled():
             clock.evaluate()
-            return original_forward(self, *inputs, **kwargs)
-        if not self.require_backward_grad_sync and self.static_graph and first_window(state):
+            return None
+        if not model.require_backward_grad_sync and model.static_graph and first_window(state):
             # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
-            self.require_backward_grad_sync = True
-        synced = self.require_backward_grad_sync
-        clock.forward(synced=synced)
+            model.require_backward_grad_sync = True
+        state.synced = model.require_backward_grad_sync
+        clock.forward(synced=state.synced)
         slots[SEQUENCE] = effect.collective_sequence()
         count_samples(inputs, kwargs)
-        result = original_forward(self, *inputs, **kwargs)
-        if synced and state.reducer.prepared() and not state.asked_unused:
-            ask_unused(self, state)
-        if not state.rebuilt and self._has_rebuilt_buckets:
+        return state
+
+    @guard.measuring
+    def after(model: Any, state: Watched) -> None:
+        """What torch has written and done in `_pre_forward`."""
+        if state.synced and state.reducer.prepared() and not state.asked_unused:
+            ask_unused(model, state)
+        if not state.rebuilt and model._has_rebuilt_buckets:
             state.rebuilt = True
             effect.publish()
-        return result
 
     def first_window(state: Watched) -> bool:
         """Whether no optimizer step has been made since this model began."""
@@ -122,10 +149,13 @@ def patch(
             tokens = found.numel() if found.dim() == 2 and not found.is_floating_point() else 0
             clock.count_samples(samples, tokens)
 
+    @guard.setting
+    def learn_hook(model: Any, hook: Any) -> None:
+        verdicts.learn_hook(getattr(hook, "__name__", ""), module.dist.get_backend(model.process_group))
+
     @functools.wraps(original_hook)
     def register_comm_hook(self: Any, state: object, hook: Any) -> Any:
-        if worker.live:
-            verdicts.learn_hook(getattr(hook, "__name__", ""), module.dist.get_backend(self.process_group))
+        learn_hook(self, hook)
         return original_hook(self, state, hook)
 
     ddp.__init__ = __init__

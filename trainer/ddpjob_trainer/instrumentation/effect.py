@@ -12,6 +12,7 @@ from ddpjob_api.page import Fact, Slot
 from ddpjob_api.report import InEffect
 from ddpjob_api.spec import DDP
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.instrumentation.reducer import Reducer
 from ddpjob_trainer.worker import Worker
@@ -25,7 +26,7 @@ SHARDED = frozenset({"DTensor", "FlatParameter"})
 class Effect:
     """What is known of the process group and of the first model that was wrapped."""
 
-    def __init__(self, worker: Worker, notices: Notices, clock: Clock) -> None:
+    def __init__(self, worker: Worker, notices: Notices, clock: Clock, guard: Guard) -> None:
         self._worker = worker
         self._notices = notices
         self._clock = clock
@@ -38,6 +39,7 @@ class Effect:
         self._finished_count = 0
         self._counts_collectives = True
         self._sharded = False
+        self._goodbye = guard.measuring(self._model_goes)
         notices.changed = self._publish_later
 
     def group_made(self, c10d: Any) -> None:
@@ -53,7 +55,7 @@ class Effect:
         reducer = Reducer(self._worker, model)
         self._reducers.append(reducer)
         # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
-        weakref.finalize(model, self._model_goes, reducer).atexit = False
+        weakref.finalize(model, self._goodbye, reducer).atexit = False
         page = self._worker.page
         page[Slot.DDP_MODELS] = self._clock.models = self._clock.models + 1
         if self._first is None:
@@ -121,8 +123,6 @@ class Effect:
         self.publish()
 
     def _model_goes(self, reducer: Reducer) -> None:
-        if not self._worker.live:
-            return
         self.publish()
         self._reducers.remove(reducer)
         self._finished_count += reducer.count

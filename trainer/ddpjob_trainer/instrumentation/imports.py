@@ -47,6 +47,8 @@ class PostImport(MetaPathFinder):
         for finder in list(sys.meta_path):
             if finder is self:
                 continue
+            if not hasattr(finder, "find_spec"):
+                continue
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
@@ -59,6 +61,15 @@ class PostImport(MetaPathFinder):
             hook(module)
         except Exception as error:
             self._on_error(name, error)
+
+
+def replace(module: Any, name: str, ours: Any) -> None:
+    """Put `ours` into `module`, and into every module that has taken the name from it already."""
+    original = getattr(module, name)
+    setattr(module, name, ours)
+    for other in list(sys.modules.values()):
+        if getattr(other, "__dict__", {}).get(name) is original:
+            setattr(other, name, ours)
 
 
 class HookedLoader(Loader):

@@ -12,6 +12,7 @@ from ddpjob_trainer import learned
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.worker import Worker
 
 PUBLISHED_STEPS = (1, 3)
@@ -20,17 +21,19 @@ PUBLISHED_STEPS = (1, 3)
 SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 
 
-def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Saving) -> None:
+def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Saving, guard: Guard) -> None:
     """Register with `torch.optim.optimizer`."""
     slots = worker.page.slots
 
+    @guard.measuring
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if worker.live:
-            clock.step_begins()
+        clock.step_begins()
 
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not worker.live or not clock.step_ends(optimizer):
-            return
+    @guard.measuring
+    def count(optimizer: Any) -> bool:
+        """Whether a step of the training is done, and what follows from it."""
+        if not clock.step_ends(optimizer):
+            return False
         slots[SEQUENCE] = effect.collective_sequence()
         if clock.steps == 1:
             saving.first_step()
@@ -39,7 +42,11 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
             effect.publish()
         if clock.steps == 1 and worker.imports_file is not None:
             learn_imports(worker.imports_file)
-        clock.reach_boundary()
+        return clock.asked_to_stop()
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if count(optimizer):
+            clock.stop()  # the program's own callbacks run here: what they raise is the program's
 
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)

@@ -13,35 +13,44 @@ from typing import Any
 from ddpjob_api.spec import Backend, Overrides
 from ddpjob_trainer.instrumentation import meeting
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.guard import Guard
+from ddpjob_trainer.instrumentation.imports import replace
 from ddpjob_trainer.instrumentation.settings import Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
 
-def patch(module: Any, worker: Worker, settings: Settings, verdicts: Verdicts, effect: Effect) -> None:
+def patch(
+    module: Any, worker: Worker, settings: Settings, verdicts: Verdicts, effect: Effect, guard: Guard
+) -> None:
     """Patch `torch.distributed.distributed_c10d`."""
     original = module.init_process_group
     signature = inspect.signature(original)
     wanted = worker.settings
+    made = guard.measuring(effect.group_made)
 
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        if not worker.live:
-            return original(*args, **kwargs)
+    @guard.setting
+    def arrange(*args: Any, **kwargs: Any) -> inspect.BoundArguments | None:
+        """The call to make instead; None where this one goes through as it is."""
         try:
             call = signature.bind(*args, **kwargs)
         except TypeError:
-            return original(*args, **kwargs)  # torch's own words
+            return None  # torch's own words
         if wanted.backend is not Backend.AUTO and wanted.overrides is Overrides.APPLY:
             verdicts.learn_backend(module.torch, wanted.backend)
         settings.over_process_group(call)
         if call.arguments.get("store") is None and call.arguments.get("init_method") in (None, "env://"):
             meeting.wait(os.environ)
-        result = original(*call.args, **call.kwargs)
-        effect.group_made(module)
+        return call
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        call = arrange(*args, **kwargs)
+        result = original(*args, **kwargs) if call is None else original(*call.args, **call.kwargs)
+        made(module)
         return result
 
-    module.init_process_group = init_process_group
+    replace(module, "init_process_group", init_process_group)
 
     default = getattr(module, "_get_default_timeout", None)
     if default is None:
@@ -52,4 +61,4 @@ def patch(module: Any, worker: Worker, settings: Settings, verdicts: Verdicts, e
         seconds = settings.default_timeout if worker.live else None
         return default(backend) if seconds is None else seconds
 
-    module._get_default_timeout = get_default_timeout
+    replace(module, "_get_default_timeout", get_default_timeout)

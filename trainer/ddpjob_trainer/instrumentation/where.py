@@ -3,6 +3,7 @@
 Why apart: overrides, errors and refusals point at the same kind of place.
 """
 
+import contextlib
 import os
 import sys
 import sysconfig
@@ -43,20 +44,35 @@ def raised_at(trace: TracebackType | None) -> str:
     return users or ("" if last.startswith("<frozen ") else last)
 
 
+def innermost(trace: TracebackType | None) -> str:
+    """`file:line` where an error was raised, whoever's code that is."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return spot(trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else "?"
+
+
 def is_users(code: CodeType, module: object) -> bool:
     """A file outside of Python's own folders and of ours, or the program itself, wherever it is installed."""
     name = code.co_filename
     if name.startswith("<"):
         return module == "__main__"
-    path = os.path.realpath(name)
+    path = resolved(name)
     if path.startswith(OURS):
         return False
     return module == "__main__" or not path.startswith(PACKAGES)
 
 
+def resolved(name: str) -> str:
+    """Without links; as it is where the working directory is gone."""
+    with contextlib.suppress(OSError):
+        return os.path.realpath(name)
+    return name
+
+
 def spot(filename: str, line: int) -> str:
     """Relative where it lies below the working directory."""
     if not filename.startswith("<"):
-        below = os.path.relpath(filename)
-        filename = filename if below.startswith(os.pardir) else below
+        with contextlib.suppress(OSError):  # a program may delete the folder it stands in
+            below = os.path.relpath(filename)
+            filename = filename if below.startswith(os.pardir) else below
     return f"{filename}:{line}"

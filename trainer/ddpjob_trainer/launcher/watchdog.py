@@ -32,6 +32,8 @@ class Watchdog:
         """For how many seconds a rank has made no progress, if that is longer than it may; `pages` by rank."""
         found: list[float] = []
         for rank, page in pages.items():
+            if page[Slot.UNMEASURED]:
+                continue  # its steps are not counted any more; its peers' are
             patient = allowed_to_wait(page)
             mark = (int(page[Slot.GENERATION_STEPS]), patient)
             seen = self._seen.get(rank)

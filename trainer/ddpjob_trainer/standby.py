@@ -13,6 +13,7 @@ Must not: outlive its launcher, write to anything before its order, or be truste
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ from typing import Any, NoReturn
 
 from ddpjob_api.names import GENERATION_ENV, WorkerEnv
 from ddpjob_trainer import learned
+from ddpjob_trainer.instrumentation.imports import collector_resting
 
 WITHOUT = frozenset(
     {"mpi4py", "horovod", "habana_frameworks", "torch_npu", "torch_mlu", "torch_xla", "libtpu"}
@@ -49,11 +51,13 @@ def wait() -> None:
     channel = socket.socket(fileno=asked["fd"])
     channel.set_inheritable(False)
     tell(channel, {"begun": True})
+    if gone(channel):
+        os._exit(0)  # it was killed before this process was tied to it
     usual = first_to_be_killed()
     here, folder = learned.folders(), os.getcwd()
     package = ""
     try:
-        with watched_environment() as reads:
+        with watched_environment() as reads, collector_resting():
             for name in learned.read(Path(os.environ[WorkerEnv.IMPORTS_FILE])):
                 package = name.partition(".")[0]
                 if name in sys.modules or package in WITHOUT or package in asked["without"]:
@@ -64,6 +68,7 @@ def wait() -> None:
                     break
         here = learned.folders() | here
         package = ""
+        gc.collect()  # what was left out meanwhile would be made up for in the first steps of the worker
         tell(channel, {"ready": True})
         data, descriptors, _, _ = socket.recv_fds(channel, MAX_ORDER_BYTES, 2)
         if not data:
@@ -144,6 +149,16 @@ def first_to_be_killed() -> str | None:
     except OSError:
         return None
     return usual
+
+
+def gone(channel: socket.socket) -> bool:
+    """Whether the launcher is."""
+    try:
+        return not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def ordered(channel: socket.socket) -> bool:

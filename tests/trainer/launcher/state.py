@@ -4,6 +4,7 @@
 """
 
 import argparse
+import gc
 import json
 import locale
 import os
@@ -40,6 +41,7 @@ def look() -> dict[str, object]:
         ),
         "flags": str(sys.flags),
         "hooks": (sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__),
+        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
         "limits": (sys.getrecursionlimit(), sys.getswitchinterval()),
         "threads": [thread.name for thread in threading.enumerate()],
         "daemon": (os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()),

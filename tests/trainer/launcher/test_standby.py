@@ -140,3 +140,32 @@ def test_a_standby_that_does_not_take_over_costs_a_fresh_start_and_nothing_else(
     Path(plan["until"]).touch()
     assert launcher.code() == 0
     assert launcher.message.restarts == 1
+
+
+@pytest.mark.parametrize("when", ["just started", "importing"])
+def test_a_standby_does_not_outlive_a_launcher_that_is_killed(
+    when: str, job: MakeJob, tmp_path: Path
+) -> None:
+    """Nor one that its launcher has stopped for having had enough of a core."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    begun = tmp_path / "begun"
+    (packages / "slow.py").write_text(
+        "import os, time\n"
+        "if 'DDPJOB_PAGE' not in os.environ:\n"
+        f"    open({str(begun)!r}, 'w').close()\n"
+        "    while True: pass\n"
+    )
+    plan = json.dumps({"imports": ["slow"], "until": str(tmp_path / "end")})
+    run = job(1, {"script": {"args": [str(STATE), plan]}})
+    launcher = run.launch(0, PYTHONPATH=str(packages))
+    (waiting,) = eventually(lambda: standby_pids(launcher), "a standby")
+    if when == "importing":
+        eventually(begun.exists, "its import")
+        eventually(lambda: process_state(waiting) == "T", "it to be stopped")
+    launcher.kill()
+    eventually(lambda: gone(waiting), "its end")
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -69,6 +69,7 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
     if saving.spec is not None:
         worker.begin_callbacks.append(lambda: reading.watch(saving))
         hooks.add("safetensors", lambda module: reading.patch_safetensors(module, saving))
+    hooks.add("torch._dynamo", compiler.imported)
     hooks.add("torch._dynamo.trace_rules", compiler.patch)
     hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
     hooks.add(

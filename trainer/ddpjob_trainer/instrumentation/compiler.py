@@ -10,6 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 
+def imported(_dynamo: Any) -> None:
+    """Nothing is patched there; DDP imports it, and with a hook that takes less time (`imports.py`)."""
+
+
 def patch(trace_rules: Any) -> None:
     """Put this package on dynamo's skip list as soon as dynamo is there."""
     trace_rules.add("ddpjob_trainer")

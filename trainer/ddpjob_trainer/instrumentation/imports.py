@@ -1,11 +1,14 @@
 """Run a function right after a module was imported, whenever the program does so.
 
-Why apart: the one place that touches the import system. Must not: import the modules it waits for, or leave a trace on
-them (their loader is the real one again before their code runs).
+Why apart: the one place that touches the import system. While such a module is imported the garbage collector rests.
+Must not: import the modules it waits for, or leave a trace on them (their loader is the real one again before their
+code runs).
 """
 
+import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -89,5 +92,22 @@ class HookedLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         module.__loader__ = self._real
-        self._real.exec_module(module)
+        with collector_resting():
+            self._real.exec_module(module)
         self._hooks.ran(module)
+
+
+@contextmanager
+def collector_resting() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile.
+
+    While a large package is imported it looks through hundreds of thousands of new objects again and again and finds
+    next to nothing (torch 2.15 with dynamo: 14 % of the time, 110 objects).
+    """
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if usual:
+            gc.enable()

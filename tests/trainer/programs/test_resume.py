@@ -13,7 +13,7 @@ from tests.trainer.programs.matrix import HERE
 from ddpjob_trainer.script_checkpoints import find, newest
 
 TRAINER = HERE.parents[2] / "examples" / "scripts" / "hf_trainer.py"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def job(folder: Path, *args: str) -> Path:
@@ -72,7 +72,6 @@ def test_a_trainer_script_goes_on_from_its_own_checkpoint(tmp_path: Path) -> Non
     assert f"checkpoint-{ending['steps']} is passed over: model.safetensors has" in again.stderr
 
 
-@pytest.mark.slow
 def test_a_lightning_script_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
     file = job(tmp_path, str(HERE / "lightning_fit.py"), "--epochs", "40", "--checkpoints")
     with Running(file, cwd=tmp_path) as run:

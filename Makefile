@@ -6,7 +6,7 @@ HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
 
-.PHONY: demo test test-all chaos settings-matrix lint unit format docs cluster-up cluster-down demo-cluster clean
+.PHONY: demo test test-all chaos settings-matrix lint test-torch unit format docs cluster-up cluster-down demo-cluster clean
 
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
@@ -19,6 +19,9 @@ test-all: lint                       ## everything that can run here
 
 chaos: .venv/.dev                    ## break trainings on a cluster in every way we know, and say what it cost
 	$(BIN)/pytest -m chaos
+
+test-torch:                          ## the trainer's tests with another torch: make test-torch VERSION=2.4.1
+	$(PYTHON) tests/torch_versions.py $(VERSION)
 
 unit: .venv/.dev                     ## everything but the cluster
 	$(BIN)/pytest -m "$(BOUNDED) and not cluster"

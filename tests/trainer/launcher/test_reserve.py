@@ -130,9 +130,12 @@ class World:
         self.reserve.look(self.crew, self.now)
 
 
-READY = (
-    "import socket\nchannel = socket.socket(fileno=3)\nchannel.send(b'{\"ready\": true}')\nchannel.recv(1)"
-)
+READY = """
+import socket
+channel = socket.socket(fileno=3)
+channel.send(b'{"begun": true}')
+channel.send(b'{"ready": true}')
+channel.recv(1)"""
 IMPORTING = "import time\ntime.sleep(600)"
 UNFIT = """
 import json, socket, sys, os
@@ -279,3 +282,16 @@ async def test_one_that_cannot_take_over_is_ended(
         assert taken is not None
         assert not await taken.took_over(), why
         assert taken.process.returncode == -9
+
+
+async def test_one_that_has_not_mapped_its_page_yet_is_not_taken(world: Make, tmp_path: Path) -> None:
+    """It would look for the page under a name that it has no more, and the launcher would watch an empty one."""
+    here = world(IMPORTING, 1)
+    here.look()
+    here.now += 60
+    await here.until(here.reserve.held)
+    _, environment = here.crew.command_and_environment(0)
+    page = tmp_path / "page-of-generation-2"
+    assert here.reserve.take(0, environment | {"MASTER_PORT": "2"}, page, ()) is None
+    assert here.reserve.held() == {}
+    assert not page.exists()

@@ -80,15 +80,19 @@ class Standby:
         asyncio.get_running_loop().add_reader(self._channel, self._read)
         self._pace: asyncio.Task[None] | None = None
         self._hurried = False
+        self._begun = False
+        """It has mapped its page and is tied to us."""
 
     def order(self, environment: Mapping[str, str], page: Path, outputs: Sequence[int]) -> bool:
         """Tell it to become the worker of this environment, with these pipes; False where it cannot.
 
-        Its page is `page` from now on.
+        Its page is `page` from now on. One that has not mapped its page yet would not find it under its old name, make
+        another, and be deaf and dumb: it is no use yet.
         """
+        self._read()
         set_ = {name: value for name, value in environment.items() if self._environment.get(name) != value}
         unset = sorted(self._environment.keys() - environment.keys())
-        if self._lost or (set_.keys() | set(unset)) - GENERATION_ENV:
+        if not self._begun or self._lost or (set_.keys() | set(unset)) - GENERATION_ENV:
             return False
         try:
             self._page.replace(page)
@@ -154,9 +158,11 @@ class Standby:
     def _heard(self, message: Mapping[str, object]) -> None:
         if message.get("taken"):
             self._taken.set()
-        elif message.get("begun") and not self._hurried:
-            # Stopped any earlier, it would outlive a launcher that is killed: it is tied to us only now.
-            self._pace = asyncio.ensure_future(self._import_gently())
+        elif message.get("begun"):
+            self._begun = True
+            if not self._hurried:
+                # Stopped any earlier, it would outlive a launcher that is killed: it is tied to us only now.
+                self._pace = asyncio.ensure_future(self._import_gently())
         elif "unfit" in message:
             self.unfit = str(message["unfit"])[:256] or "it does not say why"
             self.package = str(message.get("package") or "")[:256]

@@ -61,7 +61,10 @@ class Faults:
         """All processes of these pods at once, as an OOM kill of a whole container does."""
         live = training.job.live()
         pods = [live[index]["metadata"]["name"] for index in indexes]
-        self._kill(training, [one for pod in pods for one in self._processes(training, pod)])
+        victims = [one for pod in pods for one in self._processes(training, pod)]
+        # At once: a launcher that lives a moment longer than its worker, or its peer, would report the one's death first.
+        self._kill(training, victims, signal.SIGSTOP)
+        self._kill(training, victims)
 
     def freeze(self, one: Process) -> Callable[[], None]:
         """SIGSTOP; the function returned, or the end of the test, lets it go on."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.report import Failure, JobReport, Outcome
+from ddpjob_api.report import Failure, JobReport, Outcome, RunState
 from ddpjob_operator.model import Incident, Misjudged, Status, stamp
 from ddpjob_operator.observe import PodView
 
@@ -47,11 +47,10 @@ def account(
     if report is not None:
         status = judged_again(status, report.failures)
         if report.restarts > status.restarts or report.disruptions > status.coordinators_disruptions:
-            # The coordinator has counted something. Pods of that generation that we see ending are part of it.
-            generation = max(status.generation, report.generation)
-            status = replace(
-                status, incident=Incident(generation=generation, incarnation=status.next_incarnation)
-            )
+            # The coordinator has counted something. Pods of that generation that we see ending are part of it; one
+            # that runs by now has lost nothing yet.
+            ended = report.generation - (report.state is RunState.RUNNING)
+            status = replace(status, incident=Incident(generation=ended, incarnation=status.next_incarnation))
         status = replace(
             status,
             restarts=max(status.restarts, report.restarts),

@@ -161,7 +161,6 @@ def test_a_deleted_coordinator_is_replaced_while_the_other_stays(
         incident.kept(1)
 
 
-@slow
 def test_all_pods_lost_at_once_is_one_disruption(training: Training, faults: Faults, table: Table) -> None:
     with table.row("all containers: SIGKILL") as row:
         incident = Incident.before(training, row)

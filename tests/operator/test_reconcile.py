@@ -216,6 +216,19 @@ async def test_a_departure_the_coordinator_has_counted_is_not_counted_again() ->
     assert world.status["disruptions"] == 2
 
 
+async def test_a_loss_right_after_a_restart_that_fell_between_two_polls_counts() -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING, generation=1)
+    failed = Failure(reason=Reason.PROGRAM_FAILED, rank=1, node=1, generation=1, at="2026-01-01T00:00:01Z")
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, failures=(failed,), last_failure=failed)
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
+    await world.end("train-0", terminated(137))
+    await world.end("train-1", terminated(137))
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 1)
+    await world.passes(10)
+    assert sorted(world.live()) == [0, 1]
+
+
 async def test_an_oom_kill_that_the_coordinator_saw_as_a_loss_is_a_restart() -> None:
     world = await started()
     uid = world.pod("train-1")["metadata"]["uid"]

@@ -17,9 +17,9 @@ from ddpjob_operator.desired import service, service_fits
 from ddpjob_operator.errors import Forbidden, Invalid
 from ddpjob_operator.model import Runtime, Status
 from ddpjob_operator.observe import JobView, owner_of, service_of
+from ddpjob_operator.observed import ACCEPTED, Admission
 from ddpjob_operator.overlay import Refused
 from ddpjob_operator.pod import pod
-from ddpjob_operator.status import ACCEPTED, Admission
 from ddpjob_operator.tokens import Foreign, Tokens
 from ddpjob_operator.trouble import is_invalid, refusal_of
 

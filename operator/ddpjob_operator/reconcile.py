@@ -5,9 +5,8 @@ order is what makes that safe: the status is written first (with the counts and 
 finalizers go, then pods are made. Must not: decide; `status.py` and `desired.py` do.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,35 +14,35 @@ from typing import Any
 from ddpjob_api import __version__
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import PROTOCOL
-from ddpjob_api.names import FINALIZER_TRACKING, pod_name, secret_name, service_name
+from ddpjob_api.names import pod_name, secret_name, service_name
 from ddpjob_api.report import RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator import rendezvous
 from ddpjob_operator.admit import admit, by_rules, ensure_secret, ensure_service
 from ddpjob_operator.cache import Cache, Entry
-from ddpjob_operator.client import DDPJOBS, EVENTS, PODS, Client
+from ddpjob_operator.client import DDPJOBS, PODS, Client
 from ddpjob_operator.desired import PodSet, members, pod_set
-from ddpjob_operator.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from ddpjob_operator.events import Event, between, bodies
+from ddpjob_operator.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from ddpjob_operator.events import Event, between
+from ddpjob_operator.hands import Hands, together
+from ddpjob_operator.hints import Hints, is_creating
 from ddpjob_operator.lost import Weighed, seen_alive, tolerations, weigh
 from ddpjob_operator.model import Runtime, Status, moment_of, write_status
 from ddpjob_operator.nodes import Nodes
-from ddpjob_operator.observe import JobView, Key, PodView, Waiting, job_of, owner_of, pod_of
+from ddpjob_operator.observe import JobView, Key, PodView, job_of, owner_of, pod_of
+from ddpjob_operator.observed import ACCEPTED, Admission, Observed
 from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.poller import Poller
 from ddpjob_operator.progress import fold_report
-from ddpjob_operator.status import ACCEPTED, Admission, Observed, active_for, advance
+from ddpjob_operator.status import advance
 from ddpjob_operator.tokens import Tokens
 from ddpjob_operator.trouble import Trouble, refusal_of
+from ddpjob_operator.verdict import active_for
 
 log = logging.getLogger("ddpjob.reconcile")
 
-AT_ONCE = 32
-"""Requests of one job in flight."""
 RETRY_SECONDS = 5.0
 """What the cluster refused is tried again after this."""
-HINT_AFTER = timedelta(seconds=10)
-"""A pod that has been creating its container for so long is looked up in the events, and again as often."""
 NOW = 0.0
 SECRET_SECONDS = 15.0
 """A job's Secret is looked for as often (or jobs/5 s where that is longer): to watch Secrets, the operator would need
@@ -58,8 +57,7 @@ class Memory:
     """The spec's generation it was looked at for, and what came out."""
     refused: Trouble | None = None
     conflict: str | None = None
-    hints: dict[str, Waiting] = field(default_factory=dict)
-    looked: dict[str, datetime] = field(default_factory=dict)
+    hints: Hints = field(default_factory=Hints)
     asked_to_stop: bool = False
     secret_seen: datetime | None = None
     members: frozenset[str] = frozenset()
@@ -88,6 +86,7 @@ class Reconciler:
         self._image = image
         self._operator_image = operator_image
         self._clock = clock
+        self._hands = Hands(client, cache)
         self._memory: dict[str, Memory] = {}
 
     async def __call__(self, key: Key) -> float | None:
@@ -101,7 +100,7 @@ class Reconciler:
         if job is None:
             return None
         if job.deleting:
-            await self._release(pod for pod in mine if pod.tracked)
+            await self._hands.release(pod for pod in mine if pod.tracked)
             return None
         return await self._look(job, entry, mine)
 
@@ -121,7 +120,7 @@ class Reconciler:
         if memory.members != (uids := frozenset(f"{p.uid}{p.started}{p.ready}" for p in there.values())):
             memory.members = uids
             self._poller.soon(job.uid)
-        await self._hints(memory, there, now)
+        await memory.hints.look(self._client, there, now)
         seen = Observed(
             job=job,
             pods=pods,
@@ -130,7 +129,7 @@ class Reconciler:
             report=self._poller.report(job, there.get(0)),
             refused=memory.refused,
             nodes=weighed.trouble,
-            hints=memory.hints,
+            hints=memory.hints.found,
         )
         status = advance(seen, now=now, progress_every=self._poller.progress_every)
         written = status != job.status
@@ -139,7 +138,7 @@ class Reconciler:
             fresh = await self._write(job, status)
             if fresh is None:
                 return NOW
-            await self._tell(job, old, status, now)
+            await self._hands.post(job, between(old, status), now)
             job = fresh
             if job.deleting:
                 return NOW
@@ -222,7 +221,7 @@ class Reconciler:
             Event(type="Warning", reason="ChildRestored", message=f"{name} was deleted and is made again")
             for name in restored
         ]
-        await self._post(job, told, now)
+        await self._hands.post(job, told, now)
         return found
 
     @property
@@ -275,13 +274,13 @@ class Reconciler:
                 await self._poller.stop(job, coordinator)
         if status.runtime is not None:
             memory.asked_to_stop = False
-        await self._release(plan.release)
-        await together(self._track(pod) for pod in plan.track)
-        await together(self._delete(pod) for pod in plan.delete)
+        await self._hands.release(plan.release)
+        await together(self._hands.track(pod) for pod in plan.track)
+        await together(self._hands.delete(pod) for pod in plan.delete)
         again = None
         if plan.create and spec is not None and runtime is not None:
             again = await self._fill(job, spec, status, runtime, plan, memory, fresh=fresh)
-        await together(self._delete(pod, force=True) for pod in plan.force)
+        await together(self._hands.delete(pod, force=True) for pod in plan.force)
         return again
 
     async def _fill(
@@ -346,64 +345,8 @@ class Reconciler:
             known = self._cache.entry(key).job
             if self._cache.put_job(live) and (known is None or known.uid != live.uid):
                 return False
-        await self._release(pod for pod in strangers if live is None or pod.owner_uid != live.uid)
+        await self._hands.release(pod for pod in strangers if live is None or pod.owner_uid != live.uid)
         return True
-
-    async def _release(self, pods: Iterable[PodView]) -> None:
-        await together(self._finalizer(pod, drop=FINALIZER_TRACKING) for pod in pods)
-
-    async def _track(self, pod: PodView) -> None:
-        await self._finalizer(pod, add=FINALIZER_TRACKING)
-
-    async def _finalizer(self, pod: PodView, *, add: str = "", drop: str = "") -> None:
-        try:
-            body = await self._client.finalizer(
-                PODS, pod.key.namespace, pod.name, uid=pod.uid, add=add, drop=drop
-            )
-        except (NotFound, Conflict):
-            self._cache.drop(pod)
-            return
-        view = pod_of(body)
-        if view is not None:
-            self._cache.put_pod(view)
-
-    async def _delete(self, pod: PodView, *, force: bool = False) -> None:
-        try:
-            await self._client.delete(PODS, pod.key.namespace, pod.name, uid=pod.uid, force=force)
-        except Conflict:
-            self._cache.drop(pod)
-
-    async def _hints(self, memory: Memory, there: dict[int, PodView], now: datetime) -> None:
-        """What events say about the first pod that has been creating its container for long (a volume, mostly)."""
-        creating = {pod.uid: pod for pod in there.values() if is_creating(pod)}
-        memory.hints = {uid: hint for uid, hint in memory.hints.items() if uid in creating}
-        memory.looked = {uid: at for uid, at in memory.looked.items() if uid in creating}
-        pod = next(iter(creating.values()), None)
-        if pod is None or now - memory.looked.get(pod.uid, pod.created) < HINT_AFTER:
-            return
-        memory.looked[pod.uid] = now
-        fields = f"involvedObject.uid={pod.uid},type=Warning"
-        found = [
-            event for event in await self._client.list(EVENTS, pod.key.namespace, fields=fields)
-            if str(event.get("reason", "")).startswith("Failed")
-        ]  # fmt: skip
-        if found:
-            last = max(found, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
-            memory.hints[pod.uid] = Waiting(
-                reason=str(last["reason"]), message=str(last.get("message") or "")
-            )
-
-    async def _tell(self, job: JobView, old: Status, new: Status, now: datetime) -> None:
-        await self._post(job, between(old, new), now)
-
-    async def _post(self, job: JobView, events: list[Event], now: datetime) -> None:
-        """Events are for people; one that cannot be written is not worth a second try."""
-        for body in bodies(job, events, now=now):
-            log.info("%s: %s: %s", job.key, body["reason"], body["message"])
-            try:
-                await self._client.create(EVENTS, job.key.namespace, body)
-            except ApiError as error:
-                log.warning("%s: event not written: %s", job.key, error)
 
     async def _later(
         self,
@@ -444,7 +387,7 @@ class Reconciler:
                 memory.conflict = None
                 due.append(timedelta(seconds=RETRY_SECONDS))
             due += [
-                memory.looked.get(pod.uid, pod.created) + HINT_AFTER - now
+                memory.hints.due(pod) - now
                 for pod in members(seen.pods, spec.nodes).values()
                 if is_creating(pod)
             ]
@@ -452,25 +395,3 @@ class Reconciler:
             if written_at is not None and fold_report(status, seen.report, now=now) != status:
                 due.append(written_at + self._poller.progress_every - now)
         return max(0.05, min(due).total_seconds()) if due else None
-
-
-def is_creating(pod: PodView) -> bool:
-    """On a node, its container neither running nor waiting for a reason of its own."""
-    quiet = pod.waiting is None or pod.waiting.reason == "ContainerCreating"
-    return pod.live and pod.host_node is not None and pod.phase == "Pending" and not pod.started and quiet
-
-
-async def together(work: Iterable[Awaitable[Any]]) -> list[Any]:
-    """All of it, some at a time. The first error is raised after the rest has ended."""
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def one(each: Awaitable[Any]) -> Any:
-        async with limit:
-            return await each
-
-    coroutines: list[Coroutine[Any, Any, Any]] = [one(each) for each in work]
-    results = await asyncio.gather(*coroutines, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results

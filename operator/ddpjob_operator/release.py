@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from ddpjob_api.names import FIELD_MANAGER, FINALIZER_TRACKING, LABEL_JOB
 from ddpjob_operator.client import DEPLOYMENTS, PODS, Client, Http
 from ddpjob_operator.errors import ApiError, Conflict, NotFound
-from ddpjob_operator.reconcile import together
+from ddpjob_operator.hands import together
 from ddpjob_operator.settings import from_environment
 
 log = logging.getLogger("ddpjob.release")

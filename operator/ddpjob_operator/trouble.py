@@ -23,7 +23,7 @@ class Trouble:
 
 
 class Seen(Protocol):
-    """The part of `status.Observed` this needs."""
+    """The part of `observed.Observed` this needs."""
 
     @property
     def job(self) -> JobView: ...

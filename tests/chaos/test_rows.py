@@ -324,6 +324,10 @@ def test_a_full_disk_costs_checkpoints_and_not_the_training(
             30,
             "rank 0 says that a checkpoint could not be written",
         )
+        training.job.until(
+            lambda job: condition(job, "Running").get("reason") == "CheckpointFailed",
+            "the condition Running says that checkpoints fail",
+        )
         incident.undisturbed()
         make_room()
         training.until_saved(now())

@@ -2,7 +2,7 @@
 
     TrainerError
     ├── Refused            the configuration or the task cannot work; trying again cannot help (exit 86)
-    ├── CheckpointDamaged  a checkpoint is not what its manifest says; the next generation uses the one before it
+    ├── CheckpointDamaged  a checkpoint is not what its manifest says; another node's copy or the one before is used
     ├── ReplicasDiffer     ranks hold different parameters
     └── Diverged           the loss is not finite any more
 

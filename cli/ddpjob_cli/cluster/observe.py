@@ -40,6 +40,19 @@ def pods_of(access: Access, name: str) -> list[Body]:
     return sorted(found, key=lambda pod: (number(pod, LABEL_INDEX), number(pod, LABEL_INCARNATION)))
 
 
+def read(access: Access, name: str) -> tuple[Body, list[Body], list[str]]:
+    """The DDPJob, its pods as far as the user may see them, and what the user may not see.
+
+    Raises:
+        CommandError: the job itself cannot be read.
+    """
+    job = job_of(access, name)
+    try:
+        return job, pods_of(access, name), []
+    except Forbidden as error:
+        return job, [], [str(error)]
+
+
 def number(pod: Body, label: str) -> int:
     text = (pod["metadata"].get("labels") or {}).get(label, "")
     return int(text) if text.isdecimal() else 0
@@ -51,13 +64,7 @@ def observe(access: Access, name: str, scraper: Scraper | None = None) -> Observ
     Raises:
         CommandError: the job itself cannot be read.
     """
-    job = job_of(access, name)
-    blind: list[str] = []
-    pods: list[Body] = []
-    try:
-        pods = pods_of(access, name)
-    except Forbidden as error:
-        blind.append(str(error))
+    job, pods, blind = read(access, name)
     events = seen_events(access, name, job, pods, blind)
     spec = spec_of(job)
     places = (scraper or scraper_of(access)).look(places_of(pods, (spec.ports if spec else Ports()).metrics))

@@ -17,16 +17,15 @@ from ddpjob_api.spec import Ports
 from ddpjob_cli.cluster.access import Access, Body, core_path
 from ddpjob_cli.cluster.logs import has_output
 from ddpjob_cli.cluster.observe import (
-    job_of,
     number,
     observation,
     places_of,
-    pods_of,
+    read,
     scraper_of,
     seen_events,
     spec_of,
 )
-from ddpjob_cli.errors import CommandError, Forbidden
+from ddpjob_cli.errors import CommandError
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.lines import OWN
 from ddpjob_cli.ranks import ranks
@@ -43,13 +42,7 @@ def collect(access: Access, name: str, made_at: str) -> ReportData:
     Raises:
         CommandError: the job cannot be read.
     """
-    job = job_of(access, name)
-    blind: list[str] = []
-    pods: list[Body] = []
-    try:
-        pods = pods_of(access, name)
-    except Forbidden as error:
-        blind.append(str(error))
+    job, pods, blind = read(access, name)
     spec = spec_of(job)
     port = (spec.ports if spec else Ports()).metrics
     events = seen_events(access, name, job, pods, blind)

@@ -9,6 +9,7 @@ raise.
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -31,29 +32,18 @@ class Guard:
 
     def measuring(self, hook: Callable[P, T]) -> Callable[P, T | None]:
         """`hook`, until a part of ours has failed."""
-        worker = self._worker
-
-        @functools.wraps(hook)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            if not worker.measured:
-                return None
-            try:
-                return hook(*args, **kwargs)
-            except Refused:
-                raise
-            except Exception as error:
-                self.failed(error)
-                return None
-
-        return guarded
+        return self._guarded(hook, operator.attrgetter("measured"))
 
     def setting(self, hook: Callable[P, T]) -> Callable[P, T | None]:
         """`hook`, also after a part of ours has failed; None where it fails itself, and the script's own values stand."""
+        return self._guarded(hook, operator.attrgetter("live"))
+
+    def _guarded(self, hook: Callable[P, T], acts: Callable[[Worker], bool]) -> Callable[P, T | None]:
         worker = self._worker
 
         @functools.wraps(hook)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            if not worker.live:
+            if not acts(worker):
                 return None
             try:
                 return hook(*args, **kwargs)

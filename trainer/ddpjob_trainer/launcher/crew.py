@@ -10,19 +10,17 @@ import os
 import shlex
 import signal
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.messages import Start
 from ddpjob_api.nested import nested
-from ddpjob_api.page import Slot, WorkerState
-from ddpjob_api.report import Cause, RankView, WorkerExit
+from ddpjob_api.page import Slot
+from ddpjob_api.report import Cause, WorkerExit
 from ddpjob_trainer.files import Files, agent_file, command_error_file
 from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import (
     CRASHES,
-    STACKS_SIGNAL,
     Circumstances,
     is_failure,
     read_error,
@@ -31,6 +29,7 @@ from ddpjob_trainer.launcher.cause import (
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.environment import TETHER_WORDS, command_line, worker_env
+from ddpjob_trainer.launcher.examination import Examination
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
 from ddpjob_trainer.launcher.reserve import Reserve
@@ -40,48 +39,14 @@ from ddpjob_trainer.launcher.timing import (
     KILL_SECONDS,
     ORPHAN_LOOK_SECONDS,
     ORPHAN_LOOKS,
-    POST_MORTEM_SECONDS,
-    STACKS_LOOK_SECONDS,
-    STACKS_SECONDS,
 )
 from ddpjob_trainer.launcher.verdict import Rank, command_exit
+from ddpjob_trainer.launcher.workers import Worker
 from ddpjob_trainer.page import Page
 
 
 class Unkillable(RuntimeError):
     """A worker is still there long after SIGKILL: it sits in the kernel, and no later generation may start here."""
-
-
-@dataclass(kw_only=True)
-class Worker:
-    """One rank; or a `command`, which starts the node's ranks and is called by the first of them."""
-
-    rank: int
-    files: Files
-    page: Page
-    others: tuple[Rank, ...] = ()
-    """Ranks below a `command` beside its first."""
-    nested: bool = False
-    """It is a `command`."""
-    pumps: tuple[Pump, ...]
-    process: Process | None = None
-    signals: set[int] = field(default_factory=set)
-    """What we sent it."""
-    exit: WorkerExit | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.returncode is None
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        return (Rank(rank=self.rank, files=self.files, page=self.page), *self.others)
-
-    def pid_of(self, rank: Rank) -> int | None:
-        """The process of one of its ranks, while it may live; below a `command` the page knows it."""
-        if not self.alive or self.process is None:
-            return None
-        return (int(rank.page[Slot.PID]) or None) if self.nested else self.process.pid
 
 
 class Crew:
@@ -116,8 +81,13 @@ class Crew:
         self._keep = keep
         self._began = 0.0
         self.workers: list[Worker] = []
-        self.views: dict[int, RankView] = {}
-        """Where the ranks stood when they were stopped."""
+        self.examination = Examination(
+            self.workers,
+            self.generation,
+            run_dir=config.run_dir,
+            checkpoint_dir=config.checkpoint_dir,
+            say=sink.say,
+        )
 
     def begin(self, environ: Mapping[str, str], resume_dir: Path | None = None) -> None:
         """Start every worker, in its standby where there is one; one that cannot be started has ended at once."""
@@ -254,62 +224,6 @@ class Crew:
 
     # the end
 
-    async def examine(self, *, post_mortem: bool) -> None:
-        """Have every rank write its stacks, and note where each stands; `post_mortem`: wait longer, and keep it all."""
-        loop = asyncio.get_running_loop()
-        pids = {rank.rank: worker.pid_of(rank) for worker in self.workers for rank in worker.ranks}
-        stopped = {rank for rank, pid in pids.items() if pid and autopsy.state_of(pid) in {"T", "t"}}
-        # Before any of them answers: one that was stopped goes on then.
-        now = loop.time()
-        views = {
-            rank.rank: autopsy.view(rank.rank, rank.page, stopped=rank.rank in stopped, now=now)
-            for rank in self.ranks
-        }
-        snapshots = {rank.rank: autopsy.numbers(rank.page) for rank in self.ranks}
-        asked = self._ask_for_stacks()
-        if asked and post_mortem:
-            for rank in asked:
-                pid = pids[rank.rank]
-                if rank.rank in stopped and pid:
-                    signal_to(pid, signal.SIGCONT)  # so that it can answer at all
-        seconds = STACKS_SECONDS + (POST_MORTEM_SECONDS if post_mortem else 0.0)
-        for _ in range(round(seconds / STACKS_LOOK_SECONDS)):
-            if all(
-                autopsy.answered(pids[rank.rank] or 0, STACKS_SIGNAL, rank.files.stacks) for rank in asked
-            ):
-                break
-            await asyncio.sleep(STACKS_LOOK_SECONDS)
-        self.views = {
-            rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self.ranks
-        }
-        if post_mortem:
-            self._keep_post_mortem(snapshots)
-
-    def _keep_post_mortem(self, snapshots: Mapping[int, Mapping[str, float]]) -> None:
-        folder = autopsy.folder_of(self._config.checkpoint_dir, self._config.run_dir)
-        try:
-            for rank in self.ranks:
-                kept = autopsy.keep(
-                    folder, self.generation, self.views[rank.rank], snapshots[rank.rank], rank.files.stacks
-                )
-            self._sink.say(f"stacks and pages of the ranks here are kept in {kept}")
-        except OSError as error:
-            self._sink.say(f"stacks and pages cannot be kept in {folder}: {error}")
-
-    def glance(self) -> tuple[RankView, ...]:
-        """Where the ranks stand now, without their stacks; those furthest behind first."""
-        if not self.views:
-            now = asyncio.get_running_loop().time()
-            views = [
-                autopsy.with_stacks(
-                    autopsy.view(rank.rank, rank.page, stopped=False, now=now), rank.files.stacks
-                )
-                for rank in self.ranks
-            ]
-        else:
-            views = list(self.views.values())
-        return tuple(sorted(views, key=lambda view: (not view.stopped, view.step, view.micro_batches))[:64])
-
     async def stop(self, grace_seconds: float, *, stacks: bool, post_mortem: bool = False) -> None:
         """End every worker: stacks, SIGTERM, grace, SIGKILL of the process groups.
 
@@ -320,7 +234,7 @@ class Crew:
         if self.ended.is_set():
             return
         if stacks:
-            await self.examine(post_mortem=post_mortem)
+            await self.examination.examine(post_mortem=post_mortem)
         self._send(signal.SIGTERM, group=True)
         for worker in self.workers:
             if worker.process is not None:
@@ -409,18 +323,6 @@ class Crew:
     def steps(self) -> tuple[int, ...]:
         return tuple(int(rank.page[Slot.STEP]) for rank in self.ranks)
 
-    def _ask_for_stacks(self) -> list[Rank]:
-        """The ranks that were asked: those that have a handler for the signal, because they write their pages."""
-        asked = []
-        for worker in self.workers:
-            for rank in worker.ranks:
-                pid = worker.pid_of(rank)
-                if pid and rank.page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}:
-                    worker.signals.add(STACKS_SIGNAL)
-                    signal_to(pid, STACKS_SIGNAL)
-                    asked.append(rank)
-        return asked
-
     def _send(self, number: int, *, group: bool = False) -> int:
         """Signal the workers that live; a group's other members get it too, also when its leader has ended."""
         count = 0
@@ -498,8 +400,3 @@ class Crew:
     def failed(self, item: WorkerExit) -> bool:
         """Whether a worker's end must end the generation everywhere."""
         return is_failure(item, Circumstances(stop_asked=self.stop_asked))
-
-
-def signal_to(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

@@ -201,7 +201,9 @@ class Foreman:
             self._say_hung(crew)
 
     def _say_hung(self, crew: Crew) -> None:
-        self._send(Hung(generation=crew.generation, seconds=round(self._idle, 1), ranks=crew.glance()))
+        self._send(
+            Hung(generation=crew.generation, seconds=round(self._idle, 1), ranks=crew.examination.glance())
+        )
 
     async def end(self, *, stacks: bool = False, post_mortem: bool = False, at_once: bool = False) -> None:
         """End the workers, as far as there are any, and say that none lives any more."""
@@ -235,6 +237,6 @@ class Foreman:
         if self.crew is not crew:
             return
         self._view.put_away(crew)
-        self._views = () if self._config.spec.command is not None else crew.glance()
+        self._views = () if self._config.spec.command is not None else crew.examination.glance()
         self.crew = None
         crew.discard()

@@ -1,0 +1,145 @@
+"""The conditions of a job that has not ended: what it waits for, whether it runs, and what to do something about.
+
+Why apart: conditions are what people read first; each is worked out here from what was observed and from nothing else.
+Must not: count (`ledger.py`) or decide that a job has ended (`verdict.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from ddpjob_api import rules
+from ddpjob_api.codec import dotted
+from ddpjob_api.conditions import ADVICE, Condition, Reason
+from ddpjob_api.plan import plan
+from ddpjob_api.report import JobReport, RunState
+from ddpjob_api.spec import Spec
+from ddpjob_operator.desired import members
+from ddpjob_operator.model import Status, Truth, set_condition
+from ddpjob_operator.observe import JobView, PodView
+from ddpjob_operator.observed import ACCEPTED, Observed
+from ddpjob_operator.trouble import Trouble, trouble_of
+
+RUNS = "the workers of every node run"
+
+
+def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:
+    """The conditions of a job that has not ended."""
+
+    def put(kind: Condition, truth: bool, reason: Reason, message: str) -> None:
+        nonlocal status
+        status = set_condition(status, kind, Truth.TRUE if truth else Truth.FALSE, reason, message, now=now)
+
+    old = seen.job.status
+    admission = seen.admission
+    if admission.reason is Reason.NAME_CONFLICT:
+        put(Condition.ADMITTED, False, admission.reason, admission.message)
+    else:
+        put(
+            Condition.ADMITTED,
+            True,
+            ACCEPTED.reason,
+            "; ".join([ACCEPTED.message, *warnings(seen.job, spec)]),
+        )
+    if spec.suspend:
+        going = [pod.name for pod in seen.pods if not pod.ended]
+        words = (
+            f"{len(going)} pods are saving and ending" if going else "no pods; set suspend to false to go on"
+        )
+        put(Condition.SUSPENDED, not going, Reason.SUSPENDED, words)
+        for kind in (
+            Condition.PODS_READY,
+            Condition.RENDEZVOUS_READY,
+            Condition.RUNNING,
+            Condition.RESTARTING,
+            Condition.HUNG,
+        ):
+            if old.condition(kind) is not None:
+                put(kind, False, Reason.SUSPENDED, "the job is suspended")
+        return status
+    if old.condition(Condition.SUSPENDED) is not None:
+        put(Condition.SUSPENDED, False, Reason.RESUMED, "the job is not suspended")
+    now_there = members(seen.pods, spec.nodes)
+    ready = sum(pod.ready for pod in now_there.values())
+    if ready == spec.nodes:
+        put(Condition.PODS_READY, True, Reason.ALL_PODS_READY, "the ranks of every pod have joined")
+    elif status.apart_until(now) is None:
+        trouble = trouble_of(seen, now_there) or Trouble(
+            reason=Reason.PODS_STARTING, message=f"{ready} of {spec.nodes} pods are ready"
+        )
+        put(Condition.PODS_READY, False, trouble.reason, trouble.message)
+    runs = ready == spec.nodes or running(status, seen, now_there, spec)
+    joined = ready == spec.nodes or (runs and seen.report is not None and seen.report.progress.step > 0)
+    if joined:
+        put(Condition.RENDEZVOUS_READY, True, Reason.ALL_RANKS_JOINED, "every rank has joined")
+    else:
+        words = missing(seen.report, spec, now_there)
+        put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
+    if runs:
+        status = replace(status, rendezvous=None)
+        reason, words = training(seen.report, old)
+        put(Condition.RUNNING, True, reason, words)
+    else:
+        put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")
+    was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)
+    failure = status.last_failure
+    if not runs and was:
+        reason = failure.reason if failure else Reason.DISRUPTED
+        words = failure.message if failure else "ranks are starting again"
+        back_off = seen.report.back_off if seen.report is not None else None
+        if back_off:
+            words = f"{words}; the next try waits {back_off:.0f} s, because no step was made since the last"
+        put(Condition.RESTARTING, True, reason, words)
+    elif runs and old.condition(Condition.RESTARTING) is not None:
+        put(Condition.RESTARTING, False, Reason.TRAINING, RUNS)
+    if not runs and failure is not None and failure.reason is Reason.NO_PROGRESS:
+        put(Condition.HUNG, True, Reason.NO_PROGRESS, failure.message)
+    elif old.condition(Condition.HUNG) is not None:
+        put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
+    return status
+
+
+def training(report: JobReport | None, old: Status) -> tuple[Reason, str]:
+    """Why and how a job runs: what a person should do something about first."""
+    if report is None:
+        known = old.condition(Condition.RUNNING)  # a coordinator that does not answer has taken nothing back
+        if known is not None and known.status == Truth.TRUE and known.reason in ADVICE:
+            return Reason(known.reason), known.message
+        return Reason.TRAINING, RUNS
+    if report.checkpoint_trouble:
+        return Reason.CHECKPOINT_FAILED, f"{RUNS}; {report.checkpoint_trouble}"
+    if report.ddp is not None and report.ddp.not_resuming:
+        return Reason.NOT_RESUMING, report.ddp.not_resuming
+    if report.passed_over:
+        return Reason.CHECKPOINT_DAMAGED, f"{RUNS}; a checkpoint was passed over: {report.passed_over}"
+    return Reason.TRAINING, RUNS
+
+
+def warnings(job: JobView, spec: Spec) -> list[str]:
+    """What works and costs something, by the table of rules."""
+    facts = rules.Facts(name=job.key.name, spec=spec, plan=plan(spec), in_cluster=True)
+    found = [finding for finding in rules.judge(facts) if finding.verdict is rules.Verdict.WARN]
+    return [f"warning: {dotted(finding.path)}: {finding.message}" for finding in found]
+
+
+def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], spec: Spec) -> bool:
+    """Whether the coordinator says so; a script without a process group is never `ready`."""
+    report = seen.report
+    return (
+        report is not None
+        and report.state is RunState.RUNNING
+        and report.generation >= status.generation
+        and len(now_there) == spec.nodes
+        and all(pod.started for pod in now_there.values())
+    )
+
+
+def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodView]) -> str:
+    if report is not None and report.missing_nodes:
+        shown = ", ".join(str(index) for index in report.missing_nodes[:8])
+        return f"the launchers of {shown} have not joined ({report.nodes_joined} of {report.nodes_expected} have)"
+    if report is not None and report.restoring:
+        return report.restoring
+    if len(now_there) < spec.nodes:
+        return f"{len(now_there)} of {spec.nodes} pods are there"
+    return "the ranks are joining"

@@ -1,0 +1,112 @@
+"""Where the ranks of a crew stand: stacks, pages and processes, looked at before the crew is ended.
+
+Why apart: the verdict about a hang rests on it, and it must not depend on a rank that answers.
+Must not: end a worker (`crew.py`) or say who is to blame (`culprit.py`).
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.report import RankView
+from ddpjob_trainer.launcher import autopsy
+from ddpjob_trainer.launcher.cause import STACKS_SIGNAL
+from ddpjob_trainer.launcher.timing import POST_MORTEM_SECONDS, STACKS_LOOK_SECONDS, STACKS_SECONDS
+from ddpjob_trainer.launcher.verdict import Rank
+from ddpjob_trainer.launcher.workers import Worker, signal_to
+
+
+class Examination:
+    """Of one generation on this node."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        generation: int,
+        *,
+        run_dir: Path,
+        checkpoint_dir: Path | None,
+        say: Callable[[str], None],
+    ) -> None:
+        """`workers` may still grow."""
+        self._workers = workers
+        self._generation = generation
+        self._run_dir = run_dir
+        self._checkpoint_dir = checkpoint_dir
+        self._say = say
+        self.views: dict[int, RankView] = {}
+        """Where the ranks stood when they were stopped."""
+
+    @property
+    def _ranks(self) -> tuple[Rank, ...]:
+        return tuple(rank for worker in self._workers for rank in worker.ranks)
+
+    async def examine(self, *, post_mortem: bool) -> None:
+        """Have every rank write its stacks, and note where each stands; `post_mortem`: wait longer, and keep it all."""
+        loop = asyncio.get_running_loop()
+        pids = {rank.rank: worker.pid_of(rank) for worker in self._workers for rank in worker.ranks}
+        stopped = {rank for rank, pid in pids.items() if pid and autopsy.state_of(pid) in {"T", "t"}}
+        # Before any of them answers: one that was stopped goes on then.
+        now = loop.time()
+        views = {
+            rank.rank: autopsy.view(rank.rank, rank.page, stopped=rank.rank in stopped, now=now)
+            for rank in self._ranks
+        }
+        snapshots = {rank.rank: autopsy.numbers(rank.page) for rank in self._ranks}
+        asked = self._ask_for_stacks()
+        if asked and post_mortem:
+            for rank in asked:
+                pid = pids[rank.rank]
+                if rank.rank in stopped and pid:
+                    signal_to(pid, signal.SIGCONT)  # so that it can answer at all
+        seconds = STACKS_SECONDS + (POST_MORTEM_SECONDS if post_mortem else 0.0)
+        for _ in range(round(seconds / STACKS_LOOK_SECONDS)):
+            if all(
+                autopsy.answered(pids[rank.rank] or 0, STACKS_SIGNAL, rank.files.stacks) for rank in asked
+            ):
+                break
+            await asyncio.sleep(STACKS_LOOK_SECONDS)
+        self.views = {
+            rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self._ranks
+        }
+        if post_mortem:
+            self._keep_post_mortem(snapshots)
+
+    def _keep_post_mortem(self, snapshots: Mapping[int, Mapping[str, float]]) -> None:
+        folder = autopsy.folder_of(self._checkpoint_dir, self._run_dir)
+        try:
+            for rank in self._ranks:
+                kept = autopsy.keep(
+                    folder, self._generation, self.views[rank.rank], snapshots[rank.rank], rank.files.stacks
+                )
+            self._say(f"stacks and pages of the ranks here are kept in {kept}")
+        except OSError as error:
+            self._say(f"stacks and pages cannot be kept in {folder}: {error}")
+
+    def glance(self) -> tuple[RankView, ...]:
+        """Where the ranks stand now, without their stacks; those furthest behind first."""
+        if not self.views:
+            now = asyncio.get_running_loop().time()
+            views = [
+                autopsy.with_stacks(
+                    autopsy.view(rank.rank, rank.page, stopped=False, now=now), rank.files.stacks
+                )
+                for rank in self._ranks
+            ]
+        else:
+            views = list(self.views.values())
+        return tuple(sorted(views, key=lambda view: (not view.stopped, view.step, view.micro_batches))[:64])
+
+    def _ask_for_stacks(self) -> list[Rank]:
+        """The ranks that were asked: those that have a handler for the signal, because they write their pages."""
+        asked = []
+        for worker in self._workers:
+            for rank in worker.ranks:
+                pid = worker.pid_of(rank)
+                if pid and rank.page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}:
+                    worker.signals.add(STACKS_SIGNAL)
+                    signal_to(pid, STACKS_SIGNAL)
+                    asked.append(rank)
+        return asked

@@ -55,6 +55,7 @@ def wait() -> None:
         os._exit(0)  # it was killed before this process was tied to it
     usual = first_to_be_killed()
     here, folder = learned.folders(), os.getcwd()
+    environment = dict(os.environ)
     package = ""
     try:
         with watched_environment() as reads, collector_resting():
@@ -79,6 +80,9 @@ def wait() -> None:
             OOM_SCORE.write_text(usual)
     except (Unfit, OSError) as unfit:
         leave(channel, str(unfit), package)
+    # What imports have put there, a program finds only after it has imported them itself.
+    os.environ.clear()
+    os.environ.update(environment)
     become(json.loads(data), descriptors)
     tell(channel, {"taken": True})
     channel.close()

@@ -139,13 +139,19 @@ class PodmanBuilder:
         return name
 
     def _bootstrap(self, name: str) -> None:
-        with tempfile.TemporaryDirectory(dir=paths.cache()) as scratch:
-            root = Path(scratch) / "root"
-            run("debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, root, nice=5)
-            for junk in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
-                shutil.rmtree(root / junk, ignore_errors=True)
-            run("tar", "-C", root, "-cf", f"{scratch}/base.tar", ".", nice=5)
-            self._podman("import", f"{scratch}/base.tar", name)
+        scratch = paths.cache() / "base-scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # of a build that was killed; the lock is ours
+        root = scratch / "root"
+        root.mkdir(parents=True)
+        # What debootstrap mounts goes with it: a /proc left in the cache would be in the way of whoever clears it.
+        unshared = ("unshare", "--mount", "--propagation", "private")
+        command = ("debootstrap", "--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, root)
+        run(*unshared, *command, nice=5)
+        for junk in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
+            shutil.rmtree(root / junk, ignore_errors=True)
+        run("tar", "-C", root, "-cf", scratch / "base.tar", ".", nice=5)
+        self._podman("import", str(scratch / "base.tar"), name)
+        shutil.rmtree(scratch)
 
     def _forget_old(self, target: str) -> None:
         listed = self._podman(

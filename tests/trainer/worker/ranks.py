@@ -106,7 +106,7 @@ class Waiting:
         imports: Sequence[str],
         without: Sequence[str] = (),
     ) -> None:
-        listed = folder / "imports"
+        listed = folder / f"imports-{env['RANK']}"  # another rank's standby reads its own meanwhile
         listed.write_text("\n".join(imports))
         self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.settimeout(DEADLINE_SECONDS)

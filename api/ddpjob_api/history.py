@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from ddpjob_api.codec import Invalid, load, render
 from ddpjob_api.fields import limited
+from ddpjob_api.metrics import PHASES
 from ddpjob_api.report import Failure
 
-PHASES = ("data", "forward", "backward", "optimizer", "checkpoint", "evaluation", "other")
-"""The order of `RankSums.phases`."""
+VERSION = 2
+"""Of a history's file; another one's is begun anew."""
 MAX_ROWS = 600
 LOG_MARK = "history: "
 """Begins the launcher's line that carries the history of a pod that ends."""
@@ -34,8 +35,7 @@ class RankSums:
     seconds: float = 0.0
     """From optimizer step to optimizer step."""
     phases: tuple[float, ...] = limited((), max_items=len(PHASES))
-    comm: float = 0.0
-    comm_overlapped: float = 0.0
+    """In the order of `metrics.PHASES`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ PREFIX = "ddpjob_trainer_"
 class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,17 @@ SAMPLES = counter("samples", "Samples seen by this rank.")
 TOKENS = counter("tokens", "Tokens seen by this rank, where the input is a batch of token ids.")
 LAST_STEP_TIMESTAMP = gauge("last_step_timestamp_seconds", "Unix time of the newest optimizer step.")
 STEP_SECONDS = counter("step_seconds", "Wall time from optimizer step to optimizer step.")
+STEP_DURATION = Metric(
+    name=PREFIX + "step_duration_seconds",
+    kind=MetricKind.HISTOGRAM,
+    help="Wall time of each step, from optimizer step to optimizer step.",
+)
 PHASE_SECONDS = counter(
     "phase_seconds",
-    "Wall time by phase: data, forward, backward, optimizer, checkpoint, evaluation, other.",
+    "Wall time by phase: data_wait, h2d (batch to the device, with the built-in loop only), forward, backward_compute, "
+    "comm_exposed (waiting for other ranks, as DDP's own clock samples it; without a sample it is in "
+    "backward_compute), optimizer, checkpoint, evaluation, other. A slow rank shows its own excess, the others show "
+    "comm_exposed.",
     ("rank", "phase"),
 )
 COMM_SECONDS = counter("comm_seconds", "Time of gradient all-reduce by DDP's own clock (sampled, weighted).")
@@ -80,6 +89,24 @@ CHECKPOINT_FETCHED_BYTES = counter(
 CHECKPOINT_FETCH_SECONDS = counter(
     "checkpoint_fetch_seconds", "Time in which this pod took checkpoints from other pods.", ()
 )
+CHECKPOINT_FAILING = gauge("checkpoint_failing", "1 while the newest checkpoint could not be saved, else 0.")
+COLLECTIVE_SEQUENCE = gauge(
+    "collective_sequence", "Collectives that the rank has begun, where its backend counts them."
+)
+RESIDENT_BYTES = gauge("resident_memory_bytes", "Memory of the rank's process (RSS).")
+DEVICE_ALLOCATED_BYTES = gauge(
+    "device_memory_allocated_bytes", "Device memory in use by tensors, where there is a device."
+)
+DEVICE_RESERVED_BYTES = gauge(
+    "device_memory_reserved_bytes", "Device memory that torch holds, where there is a device."
+)
+STRAGGLER = gauge(
+    "straggler",
+    "1 while this rank makes the others wait; cause is the phase in which it is slower. From the coordinator's pod "
+    "only, and absent while no rank does.",
+    ("rank", "cause"),
+)
+HUNG = gauge("hung", "1 while a hang of the job is dealt with, else 0. From the coordinator's pod only.", ())
 OVERRIDES = gauge("overrides", "Settings where the script asked for another value than the resource.")
 WARNINGS = gauge("config_warnings", "Settings that work but cost something; see the log.")
 RESTARTS = counter("restarts", "Restarts of the job as this pod knows them.", ())
@@ -91,6 +118,13 @@ STANDBY_READY = gauge(
     "standby_ready", "1 where a standby waits to take the rank over, 0 while it still imports."
 )
 STANDBY_BYTES = gauge("standby_bytes", "Memory that the rank's standby holds for itself.")
+
+PHASES = (
+    "data_wait", "h2d", "forward", "backward_compute", "comm_exposed", "optimizer", "checkpoint", "evaluation", "other",
+)  # fmt: skip
+"""What `phase` of PHASE_SECONDS can be."""
+LOCAL_PHASES = ("data_wait", "h2d", "forward", "backward_compute", "optimizer")
+"""A rank's own work in a step: what it takes longer with, the others wait for. Also what `cause` can be."""
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All of the above."""

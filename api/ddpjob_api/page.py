@@ -29,6 +29,7 @@ class Phase(IntEnum):
     EVALUATION = 6
     PAUSED = 7
     LOADING = 8
+    TO_DEVICE = 9
 
 
 PATIENT = frozenset({Phase.CHECKPOINT, Phase.EVALUATION, Phase.LOADING})
@@ -77,6 +78,7 @@ class Slot(IntEnum):
     DATA_SECONDS = 20
     FORWARD_SECONDS = 21
     BACKWARD_SECONDS = 22
+    """Without what is in `COMM_EXPOSED_SECONDS`."""
     OPTIMIZER_SECONDS = 23
     OTHER_SECONDS = 24
     STEP_SECONDS = 25
@@ -116,6 +118,15 @@ class Slot(IntEnum):
     """1: this worker waited as a standby, its imports done, before its generation began."""
     UNMEASURED = 56
     """1: the instrumentation of this rank has failed and stands aside; its counts do not move any more."""
+    H2D_SECONDS = 57
+    """Batches on their way to the device; only our own loop knows."""
+    COMM_EXPOSED_SECONDS = 58
+    """Waiting for other ranks: for gradients in backward (as torch's reducer samples it), for buffers in forward."""
+    DEVICE_ALLOCATED_BYTES = 59
+    DEVICE_RESERVED_BYTES = 60
+    """Both 0 without a device; looked at now and then."""
+    STEP_DURATIONS = 64
+    """The first of `len(STEP_BOUNDS) + 1` counts: steps not longer than each bound, and the longer ones."""
     # words of the launcher
     PAUSE = 96
     """Not 0: hold at the next step boundary."""
@@ -127,6 +138,12 @@ class Slot(IntEnum):
     PAUSED_AT = 99
     CAN_STOP_AT = 100
     """Not 0: it has made this many steps and can still save and stop there (an evaluation that lets itself be ended)."""
+
+
+STEP_BOUNDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+)  # fmt: skip
+"""Seconds from optimizer step to optimizer step; each count at `Slot.STEP_DURATIONS` is of the steps between two."""
 
 
 class Fact(StrEnum):

@@ -199,6 +199,8 @@ class JobReport:
     """How long the next generation is held back after failures without a step between them; None: it is not."""
     checkpoint_trouble: str = limited("", max_length=512)
     """Why checkpoints cannot be written; empty while they can. The same words as long as the cause is the same."""
+    hung: bool = False
+    """The generation is stopped because no step was made."""
     passed_over: str = limited("", max_length=512)
     """Checkpoints that were damaged, so that this generation goes on from elsewhere."""
 

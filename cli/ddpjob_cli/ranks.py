@@ -58,9 +58,7 @@ class Pace:
     seconds: float
     """Wall time of those steps."""
     phases: Mapping[str, float]
-    """Seconds by phase."""
-    comm: float
-    comm_overlapped: float
+    """Seconds by phase (`metrics.PHASES`)."""
     samples: float
 
     def share(self, phase: str) -> float | None:
@@ -73,20 +71,12 @@ class Pace:
 
     @property
     def exposed(self) -> float | None:
-        """Part of the wall time that waits for gradients and is not hidden behind backward, 0 … 1."""
-        if self.seconds <= 0 or self.comm <= 0:
-            return None
-        return min(1.0, max(0.0, self.comm - self.comm_overlapped) / self.seconds)
+        """Part of the wall time that waits for other ranks, 0 … 1; None where nothing is known of it."""
+        return self.share("comm_exposed") if self.phases.get("comm_exposed") else None
 
     @property
     def samples_per_second(self) -> float | None:
         return self.samples / self.seconds if self.seconds > 0 and self.samples > 0 else None
-
-    @property
-    def own_backward_seconds(self) -> float:
-        """Backward of a step without the wait for others' gradients, which hides in it."""
-        exposed = max(0.0, self.comm - self.comm_overlapped)
-        return max(0.0, self.phases.get("backward", 0.0) - exposed) / self.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,10 +166,6 @@ def pace(first: Scrape | None, last: Scrape, rank: int) -> Pace | None:
     between = {name: value - since.get(name, 0.0) for name, value in whole.items()}
     if between["steps"] <= 0 or any(value < 0 for value in between.values()):
         between = whole
-    elif between["comm"] <= 0 < whole["seconds"]:
-        # torch's clock is read now and then: until it has been, what was usual is the best guess.
-        part = between["seconds"] / whole["seconds"]
-        between |= {name: whole[name] * part for name in ("comm", "overlap")}
     phases = {
         name.removeprefix("phase "): value for name, value in between.items() if name.startswith("phase ")
     }
@@ -187,8 +173,6 @@ def pace(first: Scrape | None, last: Scrape, rank: int) -> Pace | None:
         steps=between["steps"],
         seconds=between["seconds"],
         phases=phases,
-        comm=between["comm"],
-        comm_overlapped=between["overlap"],
         samples=between["samples"],
     )
 
@@ -197,8 +181,6 @@ def totals(scrape: Scrape, rank: int) -> dict[str, float]:
     named = {
         "steps": metrics.OPTIMIZER_STEPS,
         "seconds": metrics.STEP_SECONDS,
-        "comm": metrics.COMM_SECONDS,
-        "overlap": metrics.COMM_OVERLAPPED_SECONDS,
         "samples": metrics.SAMPLES,
     }
     found: dict[str, float] = defaultdict(float)
@@ -218,10 +200,10 @@ def median(values: Sequence[float]) -> float:
 def straggler(found: Sequence[Rank]) -> tuple[Rank, str, float, float] | None:
     """The rank whose own work takes longest, which phase, its seconds a step and the median of the others.
 
-    None where all are even. With two ranks forward is not judged: the buffers' broadcast makes the faster one wait in it.
+    None where all are even.
     """
     worst: tuple[Rank, str, float, float] | None = None
-    for phase in ("data", "backward") if len(found) < 3 else ("data", "forward", "backward"):
+    for phase in metrics.LOCAL_PHASES:
         each = [(rank, value) for rank in found if (value := own_seconds(rank, phase)) is not None]
         if len(each) < 2:
             continue
@@ -239,4 +221,4 @@ def own_seconds(rank: Rank, phase: str) -> float | None:
     found = rank.usual
     if found is None or found.steps < STRAGGLER_STEPS:
         return None
-    return found.own_backward_seconds if phase == "backward" else found.phases.get(phase, 0.0) / found.steps
+    return found.phases.get(phase, 0.0) / found.steps

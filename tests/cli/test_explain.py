@@ -45,12 +45,10 @@ RUNNING = replace(
 )
 
 
-def rank(
-    number: int, *, last: float = 999.0, phase: str = "forward", comm: float = 0.0, **phases: float
-) -> Rank:
+def rank(number: int, *, last: float = 999.0, phase: str = "forward", **phases: float) -> Rank:
     """Twenty steps of a tenth of a second each, unless the phases take longer."""
     seconds = max(2.0, sum(phases.values()))
-    pace = Pace(steps=20, seconds=seconds, phases=phases, comm=comm, comm_overlapped=0.0, samples=320)
+    pace = Pace(steps=20, seconds=seconds, phases=phases, samples=320)
     return Rank(
         rank=number, node=number, pod=f"digits-{number}", host=f"node-{number}", step=40, phase=phase,
         last_step_at=last, pace=pace, usual=pace,
@@ -181,9 +179,9 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     (
         "one rank waits for its data",
-        replace(RUNNING, ranks=tuple(rank(n, data=1.0 if n == 2 else 0.1, forward=0.6, backward=0.4) for n in range(4))),
+        replace(RUNNING, ranks=tuple(rank(n, data_wait=1.0 if n == 2 else 0.1, forward=0.6, backward_compute=0.4) for n in range(4))),
         Weight.SLOWS,
-        "rank 2 is the slowest: data 50 ms a step, the others 5 ms",
+        "rank 2 is the slowest: data_wait 50 ms a step, the others 5 ms",
         "DataLoader",
     ),
     (
@@ -191,23 +189,24 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         replace(
             RUNNING,
             ranks=tuple(
-                rank(n, comm=0.0 if n == 3 else 0.8, forward=0.4, backward=1.4) for n in range(4)
+                rank(n, forward=0.4, backward_compute=1.4 if n == 3 else 0.6, comm_exposed=0.0 if n == 3 else 0.8)
+                for n in range(4)
             ),
         ),
         Weight.SLOWS,
-        "rank 3 is the slowest: backward 70 ms a step, the others 30 ms",
+        "rank 3 is the slowest: backward_compute 70 ms a step, the others 30 ms",
         "node is slower",
     ),
     (
         "all ranks wait for data",
-        replace(RUNNING, ranks=tuple(rank(n, data=1.2, forward=0.4, backward=0.4) for n in range(2))),
+        replace(RUNNING, ranks=tuple(rank(n, data_wait=1.2, forward=0.4, backward_compute=0.4) for n in range(2))),
         Weight.SLOWS,
-        "data takes 60 % of the time",
+        "data_wait takes 60 % of the time",
         "DataLoader workers",
     ),
     (
         "all ranks wait for gradients",
-        replace(RUNNING, ranks=tuple(rank(n, comm=1.0, forward=0.6, backward=1.2) for n in range(2))),
+        replace(RUNNING, ranks=tuple(rank(n, comm_exposed=1.0, forward=0.6, backward_compute=0.2) for n in range(2))),
         Weight.SLOWS,
         "waiting for gradients takes 50 %",
         "ddpjob tune",
@@ -228,15 +227,15 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     (
         "the operator has found the slow one",
-        replace(RUNNING, efficiency={"slowestRank": 5, "slowestRankCause": "data", "slowestNode": "w7"}, ranks=(rank(0),)),
+        replace(RUNNING, efficiency={"slowestRank": 5, "slowestRankCause": "data_wait", "slowestNode": "w7"}, ranks=(rank(0),)),
         Weight.SLOWS,
-        "rank 5 is the slowest: data",
+        "rank 5 is the slowest: data_wait",
         "ddpjob top digits",
     ),
     ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),
     (
         "healthy ranks, unevenly busy",
-        replace(RUNNING, ranks=tuple(rank(n, forward=0.6 + 0.04 * n, backward=0.8, data=0.02 * n) for n in range(4))),
+        replace(RUNNING, ranks=tuple(rank(n, forward=0.6 + 0.04 * n, backward_compute=0.8, data_wait=0.02 * n) for n in range(4))),
         Weight.FINE,
         "nothing is in its way",
         "",

@@ -273,19 +273,18 @@ def speed(seen: Observation) -> Iterator[Finding]:
     elif slow is not None:
         rank, phase, seconds, usual = slow
         hints = {
-            "data": "its data is slow: its node's disk or network, or more DataLoader workers",
-            "forward": "its node is slower or shared: kubectl describe node, and what else runs there",
-            "backward": "its node is slower or shared: kubectl describe node, and what else runs there",
+            "data_wait": "its data is slow: its node's disk or network, or more DataLoader workers",
         }
+        usually = "its node is slower or shared: kubectl describe node, and what else runs there"
         yield Finding(
             weight=Weight.SLOWS,
             what=f"rank {rank.rank} is the slowest: {phase} {ms(seconds)} a step, the others {ms(usual)}",
             where=at(rank.pod, rank.host),
-            do=hints[phase],
+            do=hints.get(phase, usually),
         )
     shares: tuple[tuple[str, float, str], ...] = (
         (
-            "data",
+            "data_wait",
             DATA_SHARE,
             "ranks wait for data: more DataLoader workers, pin_memory, a faster volume, or data on the node",
         ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, RED, GREY = "#2458a6", "#b3261e", "#6b7280"
-COLOURS = ("#e3a008", "#5b8def", "#2458a6", "#b3261e", "#7e3af2", "#0e9f6e", "#84cc16", "#cbd5e1")
+COLOURS = ("#e3a008", "#f97316", "#5b8def", "#2458a6", "#b3261e", "#7e3af2", "#0e9f6e", "#84cc16", "#cbd5e1")
 """By `SEGMENTS`."""
 GENERATIONS = ("#93b5f0", "#5b8def", "#2458a6")
 MAX_RANKS = 48

@@ -7,22 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ddpjob_api.history import PHASES, History, RankSums, Row
+from ddpjob_api.history import History, RankSums, Row
+from ddpjob_api.metrics import PHASES
 
 Rows = Mapping[int, Sequence[Row]]
 """By node."""
 Points = list[tuple[float, float]]
 """Unix time and value."""
-SEGMENTS = (
-    "data",
-    "forward",
-    "backward",
-    "waiting for gradients",
-    "optimizer",
-    "checkpoint",
-    "evaluation",
-    "other",
-)
+SEGMENTS = tuple(phase.replace("_", " ") for phase in PHASES)
 GAP_SECONDS = 3.0
 """Rows of one generation that lie further apart than this, and ten times the usual, are two lives."""
 
@@ -79,8 +71,6 @@ def added(one: RankSums, before: RankSums | None) -> RankSums:
         samples=one.samples + before.samples,
         seconds=one.seconds + before.seconds,
         phases=tuple(a + b for a, b in zip(one.phases, before.phases, strict=False)),
-        comm=one.comm + before.comm,
-        comm_overlapped=one.comm_overlapped + before.comm_overlapped,
     )
 
 
@@ -139,12 +129,8 @@ def times(rows: Rows) -> list[RankTime]:
 
 
 def split(one: RankSums) -> RankTime:
-    """The phases, with the wait for gradients taken out of backward, in which it hides."""
-    seconds = dict(zip(PHASES, one.phases, strict=False))
-    waiting = min(max(0.0, one.comm - one.comm_overlapped), seconds.get("backward", 0.0))
-    seconds["backward"] = seconds.get("backward", 0.0) - waiting
-    seconds["waiting for gradients"] = waiting
-    return RankTime(rank=one.rank, seconds=tuple(seconds.get(name, 0.0) for name in SEGMENTS))
+    """Seconds of each phase."""
+    return RankTime(rank=one.rank, seconds=(*one.phases, *[0.0] * (len(PHASES) - len(one.phases))))
 
 
 def lives(rows: Rows) -> list[Life]:

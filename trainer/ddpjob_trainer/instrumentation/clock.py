@@ -5,15 +5,17 @@ seconds are added to the page directly, and nothing is allocated (8 µs a step, 
 Must not: touch torch, wait for a device, or do more than look at two words when nobody asks to stop.
 
 Time between two events belongs to a phase: forward to backward is forward; step to forward is data (whatever the
-program does there); backward to step is other.
+program does there); backward to step is other. What a rank waits for others inside a phase is taken out of it
+(`waited`), so that a slow rank shows its own excess, and the others that they wait.
 """
 
 import time
 import weakref
+from bisect import bisect_left
 from typing import Any, NoReturn
 
 from ddpjob_api.exits import Exit
-from ddpjob_api.page import Phase, Slot
+from ddpjob_api.page import STEP_BOUNDS, Phase, Slot
 from ddpjob_trainer import boundary
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
@@ -37,6 +39,7 @@ SAMPLES, TOKENS, LOSS, LEARNING_RATE = (
     int(Slot.LEARNING_RATE),
 )
 DATA_SECONDS, OTHER_SECONDS = int(Slot.DATA_SECONDS), int(Slot.OTHER_SECONDS)
+COMM_EXPOSED_SECONDS, STEP_DURATIONS = int(Slot.COMM_EXPOSED_SECONDS), int(Slot.STEP_DURATIONS)
 
 SECONDS = [0] * len(Phase)
 """Slot of a phase's seconds; 0 (BETWEEN) where the next event decides."""
@@ -46,6 +49,8 @@ SECONDS[OPTIMIZER] = int(Slot.OPTIMIZER_SECONDS)
 SECONDS[EVALUATION] = int(Slot.EVALUATION_SECONDS)
 SECONDS[int(Phase.CHECKPOINT)] = int(Slot.CHECKPOINT_SECONDS)
 
+NOT_SYNCED = -1.0
+"""Instead of a share: the backward pass meets nobody."""
 OBSERVED_STEPS = 10
 """Steps in which accumulation is compared with what the resource asks for."""
 
@@ -63,6 +68,11 @@ class Clock:
         self._slots = worker.page.slots
         self._mark = 0.0
         self._phase = BETWEEN
+        self._share = 0.0
+        """Part of the backward pass to come that is waiting for other ranks, as last sampled."""
+        self._backward_began = 0.0
+        self.backward_seconds = 0.0
+        """Of the newest synchronised backward pass."""
         self._primary: weakref.ref[Any] | None = None
         self.steps = 0
         """Optimizer steps of this process."""
@@ -98,14 +108,22 @@ class Clock:
         slots[PHASE] = phase
         return now
 
-    def forward(self, *, synced: bool) -> None:
-        """A forward pass with gradients begins."""
+    def forward(self, *, synced: bool, share: float) -> None:
+        """A forward pass with gradients begins; in its backward pass `share` of the time will be waiting."""
         self._enter(FORWARD, DATA_SECONDS)
         slots = self._slots
         slots[MICRO_BATCHES] += 1
         if synced:
             slots[MICRO_BATCHES_SYNCED] += 1
             self._synced += 1
+            self._share = share
+        else:
+            self._share = NOT_SYNCED
+
+    def waited(self, seconds: float) -> None:
+        """The phase has waited this long for other ranks."""
+        self._slots[COMM_EXPOSED_SECONDS] += seconds
+        self._mark += seconds
 
     def evaluate(self) -> None:
         """A forward pass without gradients begins."""
@@ -118,9 +136,14 @@ class Clock:
             self._slots[TOKENS] += tokens
 
     def backward_begins(self) -> None:
-        self._enter(BACKWARD, OTHER_SECONDS)
+        self._backward_began = self._enter(BACKWARD, OTHER_SECONDS)
 
     def backward_ends(self) -> None:
+        share = self._share
+        if share >= 0.0:
+            self.backward_seconds = seconds = monotonic() - self._backward_began
+            if share:
+                self.waited(seconds * share)
         self._enter(BETWEEN, OTHER_SECONDS)
         self._backwards += 1
         self._slots[BACKWARDS] += 1
@@ -164,7 +187,9 @@ class Clock:
                 slots[LEARNING_RATE] = rate
             last = slots[LAST_STEP_AT]
             if last:
-                slots[STEP_SECONDS] += now - last
+                seconds = now - last
+                slots[STEP_SECONDS] += seconds
+                slots[STEP_DURATIONS + bisect_left(STEP_BOUNDS, seconds)] += 1
             else:
                 slots[FIRST_STEP_AT] = now
             slots[LAST_STEP_AT] = now

@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpjob_api.page import Slot
 from ddpjob_trainer.instrumentation import compiler
-from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.reducer import Reducer
@@ -20,6 +20,7 @@ from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
 SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
+ALLOCATED, RESERVED = int(Slot.DEVICE_ALLOCATED_BYTES), int(Slot.DEVICE_RESERVED_BYTES)
 UNUSED_AFTER = 5
 """Iterations after which findUnusedParameters has shown whether it is needed."""
 
@@ -27,10 +28,14 @@ UNUSED_AFTER = 5
 class Watched:
     """What is remembered of one model."""
 
-    __slots__ = ("asked_unused", "forced_window", "rebuilt", "reducer", "synced")
+    __slots__ = ("asked_unused", "forced_window", "meets", "rebuilt", "reducer", "share", "synced")
 
-    def __init__(self, reducer: Reducer) -> None:
+    def __init__(self, reducer: Reducer, *, meets: bool) -> None:
         self.reducer = reducer
+        self.meets = meets
+        """Its forward passes begin with a broadcast of buffers, in which ranks wait for each other."""
+        self.share = 0.0
+        """Part of a backward pass that is waiting for other ranks, as last sampled."""
         self.rebuilt = False
         self.asked_unused = False
         self.forced_window = False
@@ -54,7 +59,7 @@ def patch(
     original_init, original_forward, original_hook = ddp.__init__, ddp._pre_forward, ddp.register_comm_hook
     signature = inspect.signature(original_init)
     slots = worker.page.slots
-    grad_enabled, tensor = torch.is_grad_enabled, torch.Tensor
+    grad_enabled, tensor, memory = torch.is_grad_enabled, torch.Tensor, torch.cuda
 
     @guard.setting
     def arrange(*args: Any, **kwargs: Any) -> inspect.BoundArguments | None:
@@ -87,15 +92,18 @@ def patch(
         if getattr(model, "logger", None) is None:
             return None
         compiler.skip(_pre_forward)
-        state = watched[model] = Watched(effect.model_made(model))
+        meets = bool(model.broadcast_buffers and model.modules_buffers)
+        state = watched[model] = Watched(effect.model_made(model), meets=meets)
         return state
 
     @functools.wraps(original_forward)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         state = before(self, inputs, kwargs)
+        if state is None:
+            return original_forward(self, *inputs, **kwargs)
+        began = monotonic()
         result = original_forward(self, *inputs, **kwargs)
-        if state is not None:
-            after(self, state)
+        after(self, state, began)
         return result
 
     @guard.measuring
@@ -112,16 +120,22 @@ def patch(
             # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
             model.require_backward_grad_sync = True
         state.synced = model.require_backward_grad_sync
-        clock.forward(synced=state.synced)
+        clock.forward(synced=state.synced, share=state.share)
         slots[SEQUENCE] = effect.collective_sequence()
         count_samples(inputs, kwargs)
         return state
 
     @guard.measuring
-    def after(model: Any, state: Watched) -> None:
+    def after(model: Any, state: Watched, began: float) -> None:
         """What torch has written and done in `_pre_forward`."""
-        if state.synced and state.reducer.prepared() and not state.asked_unused:
-            ask_unused(model, state)
+        if state.meets and model.require_forward_param_sync:
+            clock.waited(monotonic() - began)
+        if state.synced and state.reducer.prepared():
+            state.share = state.reducer.exposed_share(clock.backward_seconds)
+            if model.device_type == "cuda":
+                slots[ALLOCATED], slots[RESERVED] = memory.memory_allocated(), memory.memory_reserved()
+            if not state.asked_unused:
+                ask_unused(model, state)
         if not state.rebuilt and model._has_rebuilt_buckets:
             state.rebuilt = True
             effect.publish()

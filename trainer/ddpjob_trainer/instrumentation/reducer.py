@@ -1,18 +1,22 @@
 """What torch's reducer of one DDP model says about itself: its count, its clock, its buckets.
 
 Why apart: these are torch's own numbers, read from its logger (`_get_ddp_logging_data`), never computed by us. The
-logger samples: the first 10 iterations, then one in `SAMPLE_RATE`; a sample stands for the iterations since the one
-before. Nothing is recorded under `no_sync`, so `iteration` counts the forward passes that were prepared for
+logger samples: the first 10 iterations, then one in some, so that a sample is taken about every `SAMPLE_SECONDS`; it
+stands for the iterations since the one before. Nothing is recorded under `no_sync`, so `iteration` counts the forward passes that were prepared for
 synchronisation, one for each synchronised backward pass.
 Must not: keep the model alive (it holds logger and reducer, which know nothing of the Python object).
 """
 
+from time import monotonic
 from typing import Any
 
 from ddpjob_api.page import Slot
 from ddpjob_trainer.worker import Worker
 
 SAMPLE_RATE = 20
+"""One iteration in so many where they are short, and on a device, where a sample waits for it."""
+SAMPLE_SECONDS = 0.25
+"""Longer iterations are sampled more often: it costs them less, and the numbers are wanted soon."""
 FULLY_SAMPLED = 10
 """torch records each of the first iterations."""
 
@@ -38,10 +42,16 @@ class Reducer:
             for parameter in model._module_parameters
             if parameter.requires_grad
         )
+        self._on_cpu = model.device_type == "cpu"
+        self._rate = SAMPLE_RATE
+        self._sampled_at = 0.0
+        self._sampled_count = 0
         self._prepared = 0
         self._next = 2
         self._counted = 0
         self._clocked = 0
+        self._exposed_ns = self._computed_ns = 0
+        """Of the newest sample."""
         self._reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
 
     def prepared(self) -> bool:
@@ -51,9 +61,35 @@ class Reducer:
         if self._prepared < self._next:
             return False
         count = self._prepared
-        self._next = count + 1 if count <= FULLY_SAMPLED else (count // SAMPLE_RATE + 1) * SAMPLE_RATE + 1
+        if count <= FULLY_SAMPLED:
+            self._next = count + 1
+        else:
+            if self._on_cpu:
+                self._adapt(count)
+            self._next = (count // self._rate + 1) * self._rate + 1
         self._read(self._logger._get_ddp_logging_data().ints_map)
         return True
+
+    def exposed_share(self, backward_seconds: float) -> float:
+        """Part of a backward pass that waited for other ranks, 0 … 1, in the newest sample.
+
+        `backward_seconds`: what that pass took here. On a device it returns before its work is done, so the device's
+        own clock is compared with itself.
+        """
+        exposed, computed = self._exposed_ns, self._computed_ns
+        whole = backward_seconds * 1e9 if self._on_cpu else computed + exposed
+        return min(1.0, exposed / whole) if exposed > 0 < whole else 0.0
+
+    def _adapt(self, count: int) -> None:
+        """Sample so often that it is about every `SAMPLE_SECONDS`."""
+        now = monotonic()
+        if self._sampled_at:
+            each = (now - self._sampled_at) / (count - self._sampled_count)
+            rate = min(SAMPLE_RATE, max(1, int(SAMPLE_SECONDS / each))) if each > 0 else SAMPLE_RATE
+            if rate != self._rate:
+                self._rate = rate
+                self._reducer._set_ddp_runtime_logging_sample_rate(rate)
+        self._sampled_at, self._sampled_count = now, count
 
     def read(self) -> tuple[int, ...]:
         """Have torch record the newest iteration now, whatever its sampling says.
@@ -63,7 +99,7 @@ class Reducer:
         """
         self._reducer._set_ddp_runtime_logging_sample_rate(1)
         self._logger.set_runtime_stats_and_log()
-        self._reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
+        self._reducer._set_ddp_runtime_logging_sample_rate(self._rate)
         data = self._logger._get_ddp_logging_data()
         self._read(data.ints_map)
         names = data.strs_map
@@ -90,3 +126,7 @@ class Reducer:
                 slots[slot] += weight * numbers.get(name, 0)
             slots[ITERATIONS] += weight
             self._clocked = iteration
+            self._computed_ns = numbers.get("backward_compute_time", 0)
+            self._exposed_ns = numbers.get("backward_comm_time", 0) - numbers.get(
+                "backward_compute_comm_overlap_time", 0
+            )

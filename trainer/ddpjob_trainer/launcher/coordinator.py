@@ -80,6 +80,8 @@ class Coordinator(Job):
             case Beat():
                 if message.generation == self.generation:
                     self.reached = max((self.reached, *message.steps))
+                    if self.state is RunState.RUNNING and self.reached > (self.resume_step or 0):
+                        self.hung = False
                     stopping.waited(self, now, member, message)
             case Failed():
                 stopping.failed(self, now, member, message)

@@ -5,18 +5,23 @@ pod counted is kept and added. The text format is written here, so that the laun
 Must not: keep a page open, or invent a metric that `metrics.METRICS` does not have.
 """
 
+import itertools
 import math
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddpjob_api import __version__, metrics
 from ddpjob_api.metrics import Metric, MetricKind
-from ddpjob_api.page import Phase, Slot, WorkerState
+from ddpjob_api.page import STEP_BOUNDS, Fact, Phase, Slot, WorkerState
 from ddpjob_trainer.launcher.reserve import Held
 from ddpjob_trainer.page import Page
 
+PAGE_SIZE = resource.getpagesize()
+"""Of the machine's memory, in which /proc counts."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 COUNTERS: dict[Metric, Callable[[Page], float]] = {
@@ -36,9 +41,11 @@ COUNTERS: dict[Metric, Callable[[Page], float]] = {
     metrics.WARM_STARTS: lambda page: page[Slot.WARM],
 }
 PHASES = {
-    "data": Slot.DATA_SECONDS,
+    "data_wait": Slot.DATA_SECONDS,
+    "h2d": Slot.H2D_SECONDS,
     "forward": Slot.FORWARD_SECONDS,
-    "backward": Slot.BACKWARD_SECONDS,
+    "backward_compute": Slot.BACKWARD_SECONDS,
+    "comm_exposed": Slot.COMM_EXPOSED_SECONDS,
     "optimizer": Slot.OPTIMIZER_SECONDS,
     "checkpoint": Slot.CHECKPOINT_SECONDS,
     "evaluation": Slot.EVALUATION_SECONDS,
@@ -54,6 +61,11 @@ GAUGES: dict[Metric, Callable[[Page], float | None]] = {
     metrics.CHECKPOINT_STEP: lambda page: known(page[Slot.CHECKPOINT_STEP]),
     metrics.CHECKPOINT_TIMESTAMP: lambda page: known(page[Slot.CHECKPOINT_AT]),
     metrics.CHECKPOINT_BYTES: lambda page: known(page[Slot.CHECKPOINT_BYTES]),
+    metrics.CHECKPOINT_FAILING: lambda page: float(bool(page.facts().get(Fact.CHECKPOINT))),
+    metrics.COLLECTIVE_SEQUENCE: lambda page: known(page[Slot.COLLECTIVE_SEQUENCE]),
+    metrics.RESIDENT_BYTES: lambda page: resident_bytes(int(page[Slot.PID])),
+    metrics.DEVICE_ALLOCATED_BYTES: lambda page: known(page[Slot.DEVICE_ALLOCATED_BYTES]),
+    metrics.DEVICE_RESERVED_BYTES: lambda page: known(page[Slot.DEVICE_RESERVED_BYTES]),
     metrics.OVERRIDES: lambda page: page[Slot.OVERRIDES],
     metrics.WARNINGS: lambda page: page[Slot.WARNINGS],
 }
@@ -70,6 +82,11 @@ class Job:
     fetch_seconds: float
     backend: str
     world_size: int
+    leads: bool
+    """The coordinator is here."""
+    hung: bool = False
+    straggler: tuple[int, str] | None = None
+    """Rank and cause."""
 
 
 class Totals:
@@ -77,6 +94,7 @@ class Totals:
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, str], float] = defaultdict(float)
+        self._durations: dict[int, list[float]] = defaultdict(lambda: [0.0] * (len(STEP_BOUNDS) + 1))
 
     def add(self, rank: int, page: Page) -> None:
         """Keep the counts of a worker that has ended."""
@@ -84,6 +102,7 @@ class Totals:
             self._before[rank, metric.name] += value(page)
         for phase, slot in PHASES.items():
             self._before[rank, phase] += page[slot]
+        self._durations[rank] = self.durations(rank, page)
 
     def of(self, metric: Metric, rank: int, page: Page | None) -> float:
         """What a rank has counted, its earlier workers' part included."""
@@ -93,6 +112,15 @@ class Totals:
     def phase(self, phase: str, rank: int, page: Page | None) -> float:
         """Seconds that a rank has spent in a phase, likewise."""
         return self._before[rank, phase] + (page[PHASES[phase]] if page is not None else 0.0)
+
+    def durations(self, rank: int, page: Page | None) -> list[float]:
+        """Steps by duration, between the bounds."""
+        before = self._durations[rank]
+        if page is None:
+            return list(before)
+        first = Slot.STEP_DURATIONS
+        now = page.slots[first : first + len(before)]
+        return [old + new for old, new in zip(before, now, strict=True)]
 
     def render(self, pages: Mapping[int, Page], job: Job, standbys: Mapping[int, Held]) -> str:
         """Everything, for one scrape; ranks without a page show what they had counted."""
@@ -112,6 +140,7 @@ class Totals:
                     for phase in PHASES
                 ],
             ),
+            self._histogram(ranks, pages),
             *(
                 family(metric, [({"rank": str(rank)}, value(page)) for rank, page in pages.items()])
                 for metric, value in GAUGES.items()
@@ -124,6 +153,8 @@ class Totals:
                 metrics.STANDBY_BYTES,
                 [({"rank": str(rank)}, float(held.size)) for rank, held in standbys.items()],
             ),
+            family(metrics.STRAGGLER, straggler(job)),
+            family(metrics.HUNG, [({}, float(job.hung))] if job.leads else []),
             family(metrics.RESTARTS, [({}, float(job.restarts))]),
             family(metrics.DISRUPTIONS, [({}, float(job.disruptions))]),
             family(metrics.GENERATION, [({}, float(job.generation))]),
@@ -135,6 +166,21 @@ class Totals:
     def _counter(self, metric: Metric, ranks: list[int], pages: Mapping[int, Page]) -> str:
         values = [({"rank": str(rank)}, self.of(metric, rank, pages.get(rank))) for rank in ranks]
         return family(metric, values)
+
+    def _histogram(self, ranks: list[int], pages: Mapping[int, Page]) -> str:
+        """Steps by duration; Prometheus counts upwards."""
+        name = metrics.STEP_DURATION.name
+        lines = [f"# HELP {name} {metrics.STEP_DURATION.help}\n# TYPE {name} histogram\n"]
+        for rank in ranks:
+            page = pages.get(rank)
+            so_far = list(itertools.accumulate(self.durations(rank, page)))
+            for bound, count in zip((*STEP_BOUNDS, math.inf), so_far, strict=True):
+                labels = {"rank": str(rank), "le": number(bound)}
+                lines.append(f"{name}_bucket{labelled(labels)} {number(count)}\n")
+            own = labelled({"rank": str(rank)})
+            lines.append(f"{name}_sum{own} {number(self.of(metrics.STEP_SECONDS, rank, page))}\n")
+            lines.append(f"{name}_count{own} {number(so_far[-1])}\n")
+        return "".join(lines) if ranks else ""
 
 
 def family(metric: Metric, values: Iterable[tuple[Mapping[str, str], float | None]]) -> str:
@@ -184,6 +230,23 @@ def states(pages: Mapping[int, Page]) -> list[tuple[dict[str, str], float]]:
             here = alive and page[Slot.PHASE] == phase
             found.append(({"rank": str(rank), "state": phase.name.lower()}, float(here)))
     return found
+
+
+def straggler(job: Job) -> list[tuple[dict[str, str], float]]:
+    if job.straggler is None:
+        return []
+    rank, cause = job.straggler
+    return [({"rank": str(rank), "cause": cause}, 1.0)]
+
+
+def resident_bytes(pid: int) -> float | None:
+    """Memory of a process; None where there is none."""
+    if not pid:
+        return None
+    try:
+        return float(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_SIZE
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def known(value: float) -> float | None:

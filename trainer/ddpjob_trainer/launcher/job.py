@@ -72,6 +72,8 @@ class Job:
     began: float = 0.0
     reached: int = 0
     """Highest optimizer step seen in this generation."""
+    hung: bool = False
+    """A generation was stopped because no step was made, and none has been made since."""
     waiting_since: float | None = None
     reminded: float = 0.0
     result: Json = field(default_factory=dict)
@@ -154,6 +156,7 @@ class Job:
             outcome=self.final.outcome if self.final else None,
             ranks=self.settings.nodes * self.settings.processes_per_node,
             restoring=self.restoring.sentence[:512] if self.restoring and self.final is None else "",
+            hung=self.hung and self.final is None,
             passed_over=self.passed_over[:512],
             back_off=round(self.ledger.back_off, 1)
             if self.state is RunState.WAITING and self.now < self.ledger.not_before

@@ -251,7 +251,9 @@ class Launcher:
     def site(self) -> Site:
         leads, foreman = self.config.leads, self.foreman
         return Site(
-            metrics=lambda: self.view.metrics(foreman.crew, foreman.reserve.held()),
+            metrics=lambda: self.view.metrics(
+                foreman.crew, foreman.reserve.held(), self.server.core.report() if self.server else None
+            ),
             history=self.view.recorder.public,
             ready=lambda: self.memory.done or (foreman.crew is not None and foreman.crew.joined),
             key=status_key(self.config.token),

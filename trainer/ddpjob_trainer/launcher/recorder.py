@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpjob_api.codec import Invalid, load, render
-from ddpjob_api.history import MAX_ROWS, History, RankSums, Row, thinned
+from ddpjob_api.history import MAX_ROWS, VERSION, History, RankSums, Row, thinned
 from ddpjob_api.report import Failure
 
 FIRST_SECONDS = 1.0
@@ -83,8 +83,6 @@ class Recorder:
             samples=one.samples + before.samples,
             seconds=round(one.seconds + before.seconds, 3),
             phases=tuple(round(a + b, 3) for a, b in zip(one.phases, before.phases, strict=False)),
-            comm=round(one.comm + before.comm, 3),
-            comm_overlapped=round(one.comm_overlapped + before.comm_overlapped, 3),
         )
 
     def _resume(self, file: Path) -> None:
@@ -114,7 +112,7 @@ class Recorder:
             return  # the line that a killed launcher was writing
 
     def _header(self) -> str:
-        return json.dumps({"history": 1, "job": self.history.job, "node": self.history.node})
+        return json.dumps({"history": VERSION, "job": self.history.job, "node": self.history.node})
 
     def _rewrite(self) -> None:
         if self._file is None:

@@ -46,7 +46,7 @@ def hung(job: Job, now: float, member: Member, message: Hung) -> None:
         why = f"rank {rank} on {who(member.hello)} made no step for {message.seconds:.0f} s"
         stop(job, now, why, post_mortem=True)
         assert job.halt is not None
-        job.halt.hung_seconds = message.seconds
+        job.halt.hung_seconds, job.hung = message.seconds, True
     assert job.halt is not None
     job.halt.see(message.ranks, member.hello)
 
@@ -60,7 +60,7 @@ def waited(job: Job, now: float, member: Member, message: Beat) -> None:
         why = f"ranks on {who(member.hello)} have waited {message.waits_seconds:.0f} s in a step for others that have ended"
         stop(job, now, why, post_mortem=True)
         assert job.halt is not None
-        job.halt.hung_seconds = message.waits_seconds
+        job.halt.hung_seconds, job.hung = message.waits_seconds, True
 
 
 def stopped(job: Job, member: Member, message: Stopped) -> None:

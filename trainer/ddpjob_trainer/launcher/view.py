@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from ddpjob_api import metrics
-from ddpjob_api.history import PHASES, RankSums, Row
+from ddpjob_api.history import RankSums, Row
+from ddpjob_api.metrics import PHASES
 from ddpjob_api.page import Slot
+from ddpjob_api.report import JobReport
 from ddpjob_trainer.launcher import exposition
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.crew import Crew
@@ -54,8 +56,8 @@ class View:
         for rank in crew.ranks:
             self._totals.add(rank.rank, rank.page)
 
-    def metrics(self, crew: Crew | None, standbys: Mapping[int, Held]) -> str:
-        """The body of `/metrics`."""
+    def metrics(self, crew: Crew | None, standbys: Mapping[int, Held], report: JobReport | None) -> str:
+        """The body of `/metrics`; `report` is the coordinator's, where it is here."""
         job = exposition.Job(
             restarts=self._memory.restarts,
             disruptions=self._memory.disruptions,
@@ -64,6 +66,8 @@ class View:
             fetch_seconds=self._memory.fetch_seconds,
             backend=self._config.plan.backend.value,
             world_size=self._config.plan.world_size,
+            leads=report is not None,
+            hung=report is not None and report.hung,
         )
         # A page nobody has begun belongs to a rank that a `command` may never start.
         command = self._config.spec.command is not None
@@ -93,6 +97,4 @@ class View:
             samples=int(totals.of(metrics.SAMPLES, rank, page)),
             seconds=round(totals.of(metrics.STEP_SECONDS, rank, page), 3),
             phases=tuple(round(totals.phase(phase, rank, page), 3) for phase in PHASES),
-            comm=round(totals.of(metrics.COMM_SECONDS, rank, page), 3),
-            comm_overlapped=round(totals.of(metrics.COMM_OVERLAPPED_SECONDS, rank, page), 3),
         )

@@ -5,11 +5,12 @@ Why apart: the loop must read the same with and without a launcher. Must not: de
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ddpjob_api.page import Fact, Phase, Slot
+from ddpjob_api.page import STEP_BOUNDS, Fact, Phase, Slot
 from ddpjob_trainer import boundary
 from ddpjob_trainer.page import Page
 
@@ -20,6 +21,7 @@ SECONDS_OF = {
     Phase.CHECKPOINT: Slot.CHECKPOINT_SECONDS,
     Phase.EVALUATION: Slot.EVALUATION_SECONDS,
     Phase.OPTIMIZER: Slot.OPTIMIZER_SECONDS,
+    Phase.TO_DEVICE: Slot.H2D_SECONDS,
     Phase.LOADING: Slot.OTHER_SECONDS,
 }
 LINE_SECONDS = 30.0
@@ -70,18 +72,23 @@ class Board:
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
-        """The page says `phase` within, and counts the seconds; those between two phases are "other"."""
+        """The page says `phase` within, and counts the seconds; those between two phases are "other".
+
+        What the instrumentation counts meanwhile as waiting for other ranks is no part of the phase.
+        """
         if self.page is None:
             yield
             return
         slots, began = self.page.slots, time.monotonic()
         slots[Slot.OTHER_SECONDS] += began - self.phase_ended
         slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = phase, began
+        waited = slots[Slot.COMM_EXPOSED_SECONDS]
         try:
             yield
         finally:
             self.phase_ended = now = time.monotonic()
-            slots[SECONDS_OF[phase]] += now - began
+            waited = slots[Slot.COMM_EXPOSED_SECONDS] - waited
+            slots[SECONDS_OF[phase]] += max(0.0, now - began - waited)
             slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = Phase.BETWEEN, now
 
     def step_made(self, step: int, values: Mapping[Slot, float]) -> None:
@@ -93,7 +100,9 @@ class Board:
         if not self.page.slots[Slot.FIRST_STEP_AT]:
             self.page.slots[Slot.FIRST_STEP_AT] = now
         if not math.isnan(self.last_step):
-            self.add(Slot.STEP_SECONDS, now - self.last_step)
+            seconds = now - self.last_step
+            self.add(Slot.STEP_SECONDS, seconds)
+            self.page.slots[Slot.STEP_DURATIONS + bisect_left(STEP_BOUNDS, seconds)] += 1
         self.last_step = now
         self.add(Slot.GENERATION_STEPS)
         self.put({Slot.LAST_STEP_AT: now, Slot.STEP: step})

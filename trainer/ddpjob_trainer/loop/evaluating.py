@@ -13,7 +13,7 @@ from torch import nn
 from ddpjob_api.spec import Precision
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.loop.agreement import from_all
-from ddpjob_trainer.loop.loading import Batches, Collate, batches
+from ddpjob_trainer.loop.loading import Batches, Collate, batches, to_device
 from ddpjob_trainer.loop.numerics import arithmetic
 from ddpjob_trainer.loop.order import Layout, Share
 from ddpjob_trainer.task import Evaluation
@@ -45,7 +45,8 @@ def evaluate(
     model.eval()
     # Not inference_mode: what a model caches in its first forward pass may be needed in training later.
     with torch.no_grad():
-        for batch in batches(source, shares, workers, device):
+        for loaded in batches(source, shares, workers, pinned=device.type == "cuda"):
+            batch = to_device(loaded, device)
             with arithmetic(precision, device):
                 measured, counted = checked(evaluation.measure(model, batch))
             for name, value in measured.items():

@@ -33,8 +33,8 @@ class Batches(Dataset[Any]):
         return self.collate(samples)
 
 
-def batches(source: Batches, shares: Iterable[Share], workers: int, device: torch.device) -> Iterator[Any]:
-    """The batch of each share, in order, on the device."""
+def batches(source: Batches, shares: Iterable[Share], workers: int, *, pinned: bool) -> Iterator[Any]:
+    """The batch of each share, in order; `pinned`: in memory from which a device can take it by itself."""
     loader: DataLoader[Any] = DataLoader(
         source,
         batch_size=None,
@@ -43,12 +43,11 @@ def batches(source: Batches, shares: Iterable[Share], workers: int, device: torc
         num_workers=workers,
         # Python 3.14 would start them anew, and then datasets and functions had to be picklable.
         multiprocessing_context="fork" if workers else None,
-        pin_memory=device.type == "cuda",
+        pin_memory=pinned,
         # torch draws a base seed from the global generator for every iterator; ours is none of its business.
         generator=torch.Generator().manual_seed(source.seed),
     )
-    for batch in loader:
-        yield to_device(batch, device)
+    yield from loader
 
 
 def as_it_is(batch: Any) -> Any:

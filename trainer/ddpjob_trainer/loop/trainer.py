@@ -24,7 +24,7 @@ from ddpjob_trainer.loop import checks
 from ddpjob_trainer.loop.agreement import Words, agree
 from ddpjob_trainer.loop.board import Board
 from ddpjob_trainer.loop.evaluating import evaluate
-from ddpjob_trainer.loop.loading import Batches, batches
+from ddpjob_trainer.loop.loading import Batches, batches, to_device
 from ddpjob_trainer.loop.numerics import LossScale, arithmetic, gradients, norm
 from ddpjob_trainer.loop.order import Layout, Share, Window, steps_left, windows
 from ddpjob_trainer.loop.parts import (
@@ -166,7 +166,7 @@ class Trainer:
         left = windows(self.size, self.told.task.seed, self.epoch, self.layout, self.consumed)
         now, ahead = itertools.tee(itertools.islice(left, self.total_steps - self.step))
         shares = (share for window in ahead for share in window.shares)
-        loaded = batches(self.source, shares, self.task.workers, self.device)
+        loaded = batches(self.source, shares, self.task.workers, pinned=self.device.type == "cuda")
         for window in now:
             yield window, loaded
 
@@ -182,6 +182,8 @@ class Trainer:
         for number, share in enumerate(window.shares):
             with self.board.phase(Phase.DATA):
                 batch = next(loaded)
+            with self.board.phase(Phase.TO_DEVICE):
+                batch = to_device(batch, self.device)
             seed_device(derive(self.told.task.seed, "step", self.step, self.told.rank, number), self.device)
             with self.synchronised(last=number == len(window.shares) - 1), self.statistics_for(share):
                 counted.append(self.forward_backward(batch, share))

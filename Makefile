@@ -38,7 +38,7 @@ format: .venv/.dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 docs: .venv/.dev                     ## write what is generated anew: pages, the chart's copy of the CRD
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 	cp crds/ddpjob.yaml charts/ddpjob/files/ddpjob.yaml
 
 cluster-up: .venv/.dev               ## a real Kubernetes of two nodes on this machine (tests/cluster/README.md)

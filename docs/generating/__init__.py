@@ -1,0 +1,1 @@
+"""What `docs/generate.py` writes: a module for each kind of page."""

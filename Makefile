@@ -37,7 +37,7 @@ lint: .venv/.dev                     ## ruff, mypy --strict, import-linter
 format: .venv/.dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: .venv/.dev                     ## write what is generated anew: pages, the chart's copy of the CRD
+docs: .venv/.dev                     ## write what is generated anew: pages, dashboards, the chart's README and copy of the CRD
 	$(BIN)/python -m docs.generate
 	cp crds/ddpjob.yaml charts/ddpjob/files/ddpjob.yaml
 

@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from docs.generating.crd import crd_root
-from docs.generating.markdown import page, table
+from docs.generating.markdown import SOURCES, marked, page, table
+from prometheus_client.metrics import MetricWrapperBase
 
 from ddpjob_api.metrics import METRICS, MetricKind
+from ddpjob_operator.health import Metrics
 
 METRICS_HEAD = """\
 # Metrics
@@ -21,17 +23,37 @@ runs in the training process for this: each rank writes numbers into a memory-ma
 """
 
 
+OPERATOR_METRICS_HEAD = """\
+## The operator's
+
+On its port 8080 (`metrics.port` of the chart). None is labelled by job, and every label has a closed list of values.
+"""
+
+
 def metrics_page() -> str:
-    rows = [
-        (
-            f"`{metric.name}{'_total' if metric.kind is MetricKind.COUNTER else ''}`",
-            metric.kind.value,
-            ", ".join(f"`{label}`" for label in metric.labels),
-            metric.help,
-        )
-        for metric in METRICS
-    ]
-    return page([METRICS_HEAD, table(("metric", "kind", "labels", "how to read it"), rows)])
+    rows = [metric_row(metric.name, metric.kind.value, metric.labels, metric.help) for metric in METRICS]
+    heads = ("metric", "kind", "labels", "how to read it")
+    return page(
+        [
+            marked(METRICS_HEAD, "in api/ddpjob_api/metrics.py or operator/ddpjob_operator/health.py"),
+            table(heads, rows),
+            OPERATOR_METRICS_HEAD,
+            table(heads, list(operators_metrics())),
+        ]
+    )
+
+
+def operators_metrics() -> Iterable[Sequence[str]]:
+    """A row for each metric of the operator, in the order in which it makes them."""
+    for made in vars(Metrics()).values():
+        if isinstance(made, MetricWrapperBase):
+            (found,) = made.describe()
+            yield metric_row(found.name, found.type, made._labelnames, found.documentation)
+
+
+def metric_row(name: str, kind: str, labels: Sequence[str], text: str) -> Sequence[str]:
+    total = "_total" if kind == MetricKind.COUNTER else ""
+    return f"`{name}{total}`", kind, ", ".join(f"`{label}`" for label in labels), text
 
 
 API_HEAD = """\
@@ -48,7 +70,7 @@ Every field of `ddpjob.dev/v1alpha1`, kind DDPJob, as the CRD has it. What a set
 
 def api_page() -> str:
     schema = crd_root()["properties"]
-    parts = [API_HEAD]
+    parts = [marked(API_HEAD, SOURCES)]
     for part, text in (
         ("spec", "What is asked for."),
         ("status", "What is. Only the operator writes it; programs read conditions, people read `state`."),

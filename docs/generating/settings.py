@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from docs.generating.crd import crd_schema
-from docs.generating.markdown import page, table
+from docs.generating.markdown import SOURCES, marked, page, table
 
 from ddpjob_api.codec import Path as FieldPath
 from ddpjob_api.codec import Shape, dotted, render, shapes
@@ -145,7 +145,7 @@ fail, and we do what makes it work.
 def settings_page() -> str:
     schema = crd_schema()
     parts = [
-        SETTINGS_HEAD,
+        marked(SETTINGS_HEAD, SOURCES),
         "## `spec.ddp`: how the ranks work together\n",
         DDP_TEXT,
         ddp_table(schema),

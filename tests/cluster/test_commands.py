@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cluster.installation import Installation
+from tests.cluster.installation import NAMESPACE, Installation
 from tests.cluster.jobs import script_job, submit
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -28,6 +28,12 @@ def test_a_command_of_the_docs(installation: Installation, command: str, words: 
     with installation.cluster.namespace("commands") as namespace:
         submit(installation.cluster, namespace, *script_job("shown", "print('hello')", suspend=True))
         assert words in installation.cluster.kubectl(*shlex.split(command)[1:])
+
+
+def test_helm_test_finds_a_whole_installation(installation: Installation) -> None:
+    assert "Phase:          Succeeded" in installation.cluster.helm(
+        "test", "ddpjob", "--namespace", NAMESPACE
+    )
 
 
 def test_the_operator_has_only_the_rights_it_lists(installation: Installation) -> None:

@@ -27,6 +27,7 @@ NAMES = (
     "metrics",
     "api",
     "operations",
+    "observability",
     "threat-model",
 )
 PAGES = tuple(DOCS / f"{name}.md" for name in NAMES)
@@ -63,6 +64,7 @@ COVERED = {
     "helm upgrade --install ddpjob charts/ddpjob --namespace ddpjob-system --create-namespace \\": (
         "tests/cluster/installation.py"
     ),
+    "helm test ddpjob --namespace ddpjob-system": "tests/cluster/test_commands.py::test_helm_test_finds_a_whole_installation",
     "kubectl get ddpjob --all-namespaces": "tests/cluster/test_commands.py::test_a_command_of_the_docs",
     "kubectl explain ddpjob.spec.ddp": "tests/cluster/test_commands.py::test_a_command_of_the_docs",
     "kubectl auth can-i --list --as=system:serviceaccount:ddpjob-system:ddpjob": (

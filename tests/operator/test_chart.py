@@ -2,17 +2,13 @@
 
 import json
 import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from tests.operator.charts import CHART, ROOT, rendered
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts" / "ddpjob"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
@@ -36,7 +32,7 @@ def test_the_default_values_fit_the_schema_and_an_unknown_one_does_not() -> None
 
 
 def test_every_value_is_in_the_schema_has_a_comment_and_is_used() -> None:
-    templates = "".join(path.read_text() for path in (CHART / "templates").iterdir())
+    templates = "".join(path.read_text() for path in (CHART / "templates").rglob("*.*"))
     text = (CHART / "values.yaml").read_text()
 
     def walk(values: dict[str, Any], schema: dict[str, Any], path: str) -> None:
@@ -44,7 +40,7 @@ def test_every_value_is_in_the_schema_has_a_comment_and_is_used() -> None:
         for name, value in values.items():
             here = f"{path}.{name}"
             inner = schema["properties"][name]
-            if isinstance(value, dict) and "properties" in inner and name != "resources":
+            if isinstance(value, dict) and "properties" in inner:
                 walk(value, inner, here)
                 continue
             assert f".Values{here}" in templates, f"{here} is used nowhere"
@@ -58,18 +54,6 @@ def test_the_versions_agree() -> None:
 
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == __version__
-
-
-def rendered(*settings: str) -> list[dict[str, Any]]:
-    helm = shutil.which("helm") or next(
-        (str(path) for path in (Path.home() / ".cache" / "ddpjob" / "bin").glob("*/helm")), None
-    )
-    if helm is None:
-        pytest.skip("helm is not installed")
-    sets = [word for setting in settings for word in ("--set", setting)]
-    command = [helm, "template", "ddpjob", str(CHART), "--namespace", "system", *sets]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def test_rendered_objects_are_restricted_and_namespaced_installs_have_no_cluster_role() -> None:

@@ -39,6 +39,14 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{- /* Whether what needs the Prometheus operator is made: (list $ Auto|Always|Never KIND). Empty means no. */ -}}
+{{- define "ddpjob.installs" -}}
+{{- $root := index . 0 }}
+{{- $install := index . 1 }}
+{{- $api := printf "monitoring.coreos.com/v1/%s" (index . 2) }}
+{{- if or (eq $install "Always") (and (eq $install "Auto") ($root.Capabilities.APIVersions.Has $api)) }}yes{{ end }}
+{{- end }}
+
 {{- /* What the operator calls in the namespaces it serves; docs/operations.md says what for. */ -}}
 {{- define "ddpjob.rules" -}}
 - apiGroups: [ddpjob.dev]

@@ -18,7 +18,8 @@ from ddpjob_operator.settings import from_environment
 
 log = logging.getLogger("ddpjob.check")
 TRIES = 30
-"""How often readiness is asked for, a second apart: an operator that was just installed lists all objects first."""
+PAUSE_SECONDS = 1
+"""Between tries: an operator that was just installed lists all objects first."""
 
 
 async def not_ready(url: str) -> str | None:
@@ -32,7 +33,7 @@ async def not_ready(url: str) -> str | None:
             trouble = answer.read().decode(errors="replace").strip() or str(answer)
         except OSError as error:
             trouble = f"no answer: {error}"
-        await asyncio.sleep(1)
+        await asyncio.sleep(PAUSE_SECONDS)
     return f"{url}: {trouble}; look at the log of the operator's Deployment"
 
 

@@ -1,12 +1,13 @@
-"""A real Prometheus on this machine that scrapes the pods of a job."""
+"""A real Prometheus on this machine that scrapes the pods of a job and of the operator, with the chart's alerts."""
 
 import json
+import re
 import socket
 import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import yaml
 from tests.cluster.harness.errors import TimedOut
+from tests.docs.expressions import RULES
+from tests.operator.charts import MONITORING, ROOT, rendered
 
 Series = dict[tuple[tuple[str, str], ...], float]
 
@@ -26,21 +29,10 @@ class Prometheus:
     targets: Path
     """The file that says what to scrape."""
 
-    def discover(self, pods: Iterable[Mapping[str, Any]]) -> None:
-        """Scrape these pods, as their annotations say: what a PodMonitor or a scrape job does in a cluster."""
-        found = []
-        for pod in pods:
-            metadata = pod["metadata"]
-            if metadata["annotations"].get("prometheus.io/scrape") == "true" and pod["status"].get("podIP"):
-                labels = {
-                    "namespace": metadata["namespace"],
-                    "pod": metadata["name"],
-                    "job_name": metadata["labels"]["ddpjob.dev/name"],
-                }
-                address = f"{pod['status']['podIP']}:{metadata['annotations']['prometheus.io/port']}"
-                found.append({"targets": [address], "labels": labels})
+    def discover(self, *pods: Mapping[str, Any]) -> None:
+        """Know these pods, as discovery by Kubernetes would show them."""
         beside = self.targets.with_suffix(".new")
-        beside.write_text(json.dumps(found))
+        beside.write_text(json.dumps([target for pod in pods for target in shown_by_kubernetes(pod)]))
         beside.replace(self.targets)
 
     def query(self, expression: str) -> Series:
@@ -66,13 +58,109 @@ class Prometheus:
         return found
 
 
-def configuration(targets: Path) -> dict[str, object]:
-    """Scrape what the file names, every second.
+def firing(alert: str, **labels: str) -> str:
+    """The expression for an alert that fires."""
+    also = "".join(f',{name}="{value}"' for name, value in labels.items())
+    return f'ALERTS{{alertname="{alert}",alertstate="firing"{also}}}'
 
-    Debian's Prometheus is built without discovery by Kubernetes, so `Prometheus.discover` writes the file.
+
+def shown_by_kubernetes(pod: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A target for each port of a pod, with the labels of `kubernetes_sd_configs: [{role: pod}]`."""
+    metadata, address = pod["metadata"], pod["status"].get("podIP")
+    known = {
+        "namespace": metadata["namespace"],
+        "pod_name": metadata["name"],
+        "pod_ip": address,
+        "pod_phase": pod["status"]["phase"],
+        "pod_node_name": pod["spec"].get("nodeName", ""),
+    }
+    for kind in ("label", "annotation"):
+        for name, value in metadata.get(f"{kind}s", {}).items():
+            known[f"pod_{kind}_{sanitized(name)}"] = value
+            known[f"pod_{kind}present_{sanitized(name)}"] = "true"
+    for container in pod["spec"]["containers"] if address else ():
+        for port in container.get("ports", ()):
+            own = {"pod_container_name": container["name"], "pod_container_port_name": port["name"]}
+            labels = {f"__meta_kubernetes_{name}": value for name, value in (known | own).items()}
+            yield {"targets": [f"{address}:{port['containerPort']}"], "labels": labels}
+
+
+def sanitized(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def relabelled(monitor: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The relabelling that the Prometheus operator makes of a PodMonitor with one endpoint."""
+    spec = monitor["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+
+    def copied(source: str, target: str) -> dict[str, Any]:
+        return {
+            "source_labels": [f"__meta_kubernetes_{source}"],
+            "regex": "(.+)",
+            "target_label": target,
+            "replacement": "$1",
+        }
+
+    selected = [
+        {"source_labels": [f"__meta_kubernetes_pod_label_{sanitized(name)}"], "action": "keep", "regex": re.escape(value)}
+        for name, value in spec["selector"]["matchLabels"].items()
+    ]  # fmt: skip
+    return [
+        *selected,
+        {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "action": "keep", "regex": endpoint["port"]},
+        {"source_labels": ["__meta_kubernetes_pod_phase"], "action": "drop", "regex": "(Failed|Succeeded)"},
+        copied("namespace", "namespace"),
+        copied("pod_container_name", "container"),
+        copied("pod_name", "pod"),
+        copied(f"pod_label_{sanitized(spec['jobLabel'])}", "job"),
+        *(copied(f"pod_label_{sanitized(name)}", sanitized(name)) for name in spec["podTargetLabels"]),
+        {"target_label": "endpoint", "replacement": endpoint["port"]},
+        *(
+            copied(one["sourceLabels"][0].removeprefix("__meta_kubernetes_"), one["targetLabel"])
+            for one in endpoint["relabelings"]
+        ),
+    ]  # fmt: skip
+
+
+def faster(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """The chart's alerts where a minute is a second."""
+
+    def seconds(found: "re.Match[str]") -> str:
+        return f"{int(found[1]) * (60 if found[2] == 'h' else 1)}s"
+
+    quick: dict[str, Any] = json.loads(json.dumps(rules))
+    for group in quick["groups"]:
+        group["interval"] = "1s"
+        for rule in group["rules"]:
+            rule["expr"] = re.sub(r"(?<=[\[:])(\d+)([hm])(?=[\]:])", seconds, rule["expr"])
+            if "for" in rule:
+                rule["for"] = re.sub(r"(\d+)([hm])", seconds, rule["for"])
+    return quick
+
+
+def configuration(targets: Path, rules: Path) -> dict[str, object]:
+    """Scrape every second: jobs' pods as the chart's PodMonitor says, others as docs/observability.md does by annotations.
+
+    Debian's Prometheus is built without discovery by Kubernetes, so `Prometheus.discover` writes a file.
     """
-    scrape = {"job_name": "ddpjob-trainer", "file_sd_configs": [{"files": [str(targets)]}]}
-    return {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
+    discovery = [{"files": [str(targets)], "refresh_interval": "1s"}]
+    monitor = next(one for one in rendered(apis=MONITORING) if one["kind"] == "PodMonitor")
+    page = (ROOT / "docs" / "observability.md").read_text()
+    (annotated,) = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])["scrape_configs"]
+    del annotated["kubernetes_sd_configs"]
+    others = {
+        "source_labels": ["__meta_kubernetes_pod_label_ddpjob_dev_name"],
+        "action": "drop",
+        "regex": ".+",
+    }
+    annotated["relabel_configs"].insert(0, others)
+    jobs = {"job_name": "jobs", "relabel_configs": relabelled(monitor)}
+    return {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "rule_files": [str(rules)],
+        "scrape_configs": [{**one, "file_sd_configs": discovery} for one in (jobs, annotated)],
+    }
 
 
 @contextmanager
@@ -84,7 +172,9 @@ def running(binary: str, folder: Path) -> Iterator[Prometheus]:
     config = folder / "prometheus.yml"
     targets = folder / "targets.json"
     targets.write_text("[]")
-    config.write_text(yaml.safe_dump(configuration(targets)))
+    rules = folder / "rules.yaml"
+    rules.write_text(yaml.safe_dump(faster(yaml.safe_load(RULES.read_text()))))
+    config.write_text(yaml.safe_dump(configuration(targets, rules)))
     log = (folder / "log").open("w")
     process = subprocess.Popen(
         [

@@ -9,7 +9,6 @@ import pytest
 from tests.cluster.harness.cluster import Cluster
 from tests.cluster.installation import Installation
 from tests.cluster.jobs import Job, condition, example, script_job, submit, wait_gone
-from tests.cluster.prometheus import Prometheus
 
 from ddpjob_api.codec import parse_spec
 from ddpjob_api.plan import plan
@@ -131,26 +130,6 @@ def test_suspend_saves_and_resume_goes_on(installation: Installation, namespace:
         f"resumed from the checkpoint of step {saved}" in job.logs(pod["metadata"]["name"]).lower()
         for pod in job.live().values()
     )
-    job.delete()
-
-
-def test_prometheus_scrapes_every_rank(
-    installation: Installation, namespace: str, prometheus: Prometheus
-) -> None:
-    document = example("digits")
-    document["metadata"]["name"] = "scraped"
-    document["spec"]["task"]["epochs"] = 200
-    job = submit(installation.cluster, namespace, document)
-    job.until_true("Running")
-    prometheus.discover(job.pods())
-    query = f'ddpjob_trainer_optimizer_steps_total{{namespace="{namespace}",job_name="scraped"}}'
-    first = prometheus.until(
-        query, lambda found: len(found) == 2 and all(value > 0 for value in found.values())
-    )
-    grown = prometheus.until(
-        query, lambda found: len(found) == 2 and all(found[key] > value for key, value in first.items())
-    )
-    assert {dict(key)["rank"] for key in grown} == {"0", "1"}
     job.delete()
 
 

@@ -1,0 +1,220 @@
+"""A real Prometheus with the chart's alerts scrapes a real job that is healthy, slow, fails, hangs, cannot save.
+
+A minute of the rules is a second here (`prometheus.faster`); what is scraped, and under which labels, is as in a cluster.
+The job has two nodes and one model for all of it: its task does what files in its pods' /tmp ask for.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.installation import NAMESPACE, Installation
+from tests.cluster.jobs import Job, example, submit
+from tests.cluster.prometheus import Prometheus, Series, firing
+from tests.docs.expressions import alerts, queries
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+TASK = """
+import dataclasses, resource, time
+from pathlib import Path
+from ddpjob_trainer.tasks import digits
+from torch.utils.data import Dataset
+
+HARD = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+def asked(what):
+    return Path("/tmp", what).exists()
+
+class Samples(Dataset):
+    def __init__(self, inner):
+        self.inner = inner
+    def __len__(self):
+        return len(self.inner)
+    def __getitem__(self, index):
+        if asked("starved"):
+            time.sleep(0.006)
+        return self.inner[index]
+
+def loss(model, batch):
+    time.sleep(0.2 if asked("slow") else 0.05)
+    if asked("failing"):
+        Path("/tmp/failing").unlink()
+        raise RuntimeError("asked for")
+    while asked("stuck"):
+        time.sleep(0.1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0 if asked("full") else HARD, HARD))
+    return digits.loss(model, batch)
+
+def task():
+    whole = digits.task()
+    return dataclasses.replace(whole, loss=loss, train_dataset=Samples(whole.train_dataset))
+"""
+DEVICE = re.compile("ddpjob_trainer_device_memory")
+"""Needs a device, which there is none of here."""
+
+
+@pytest.fixture(scope="module")
+def watched(installation: Installation, prometheus: Prometheus) -> Iterator[Job]:
+    """A healthy job, known to Prometheus like the operator."""
+    cluster = installation.cluster
+    with cluster.namespace("watched") as namespace:
+        prometheus.discover(*operators(installation))
+        prometheus.until("sum(ddpjob_operator_leader)", lambda found: [*found.values()] == [1])
+        document = example(
+            "digits",
+            workspace={"configMap": "watched"},
+            task={"entrypoint": "watched:task", "epochs": 1000, "globalBatchSize": 64},
+            checkpoint={"everySeconds": 5},
+            recovery={"maxRestarts": 9, "progressTimeoutSeconds": 15},
+        )
+        document["metadata"]["name"] = "watched"
+        code = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "watched"},
+            "data": {"watched.py": TASK},
+        }
+        job = submit(cluster, namespace, code, document)
+        job.until_step(1)
+        prometheus.discover(*job.pods(), *operators(installation))
+        yield job
+        job.delete()
+
+
+def operators(installation: Installation) -> list[dict[str, Any]]:
+    found = installation.cluster.get("pods", namespace=NAMESPACE, selector="app.kubernetes.io/name=ddpjob")
+    return list(found["items"])
+
+
+def ask(job: Job, *what: str, index: int | None = None, stop: bool = False) -> None:
+    """Make the ranks of all pods, or of one, do what the task can."""
+    command = ["rm", "-f"] if stop else ["touch"]
+    for number, pod in job.live().items():
+        if index is None or number == index:
+            files = [f"/tmp/{one}" for one in what]
+            where = ("exec", pod["metadata"]["name"], "-c", "trainer", "-n", job.namespace)
+            job.cluster.kubectl(*where, "--", *command, *files)
+
+
+def some(found: Series) -> bool:
+    return bool(found)
+
+
+def test_every_rank_is_scraped_under_the_labels_that_alerts_and_dashboards_use(
+    watched: Job, prometheus: Prometheus
+) -> None:
+    query = (
+        f'ddpjob_trainer_optimizer_steps_total{{namespace="{watched.namespace}",ddpjob_dev_name="watched"}}'
+    )
+    first = prometheus.until(
+        query, lambda found: len(found) == 2 and all(value > 0 for value in found.values())
+    )
+    grown = prometheus.until(
+        query, lambda found: len(found) == 2 and all(found[key] > value for key, value in first.items())
+    )
+    pods = watched.live()
+    for series in map(dict, grown):
+        pod = pods[int(series["ddpjob_dev_index"])]
+        assert series["rank"] == series["ddpjob_dev_index"]
+        assert series["pod"] == pod["metadata"]["name"]
+        assert series["node"] == pod["spec"]["nodeName"]
+        assert series["job"] == "watched"
+
+
+def test_a_healthy_job_causes_no_alert(watched: Job, prometheus: Prometheus) -> None:
+    step = watched.get()["status"]["progress"]["step"]
+    watched.until_step(step + 300)
+    fired = prometheus.query(
+        f'max_over_time(ALERTS{{alertstate="firing",ddpjob_dev_name="watched",namespace="{watched.namespace}"}}[10m])'
+    )
+    assert not fired
+
+
+def test_a_slow_and_starved_job_is_seen_and_every_expression_has_data(
+    watched: Job, prometheus: Prometheus
+) -> None:
+    ask(watched, "starved")
+    ask(watched, "slow", index=1)
+    try:
+        named = {"namespace": watched.namespace, "ddpjob_dev_name": "watched"}
+        slow = prometheus.until(firing("DDPJobStraggler", **named), some)
+        assert {(dict(series)["rank"], dict(series)["cause"]) for series in slow} == {("1", "forward")}
+        prometheus.until(firing("DDPJobLowEfficiency", **named), some)
+        for query in queries():
+            if DEVICE.search(query.expression):
+                continue
+            expression = (
+                query.expression.replace("$namespace", watched.namespace)
+                .replace("$job", "watched")
+                .replace("$rank", ".*")
+                .replace("$__rate_interval", "60s")
+                .replace("$__range", "10m")
+            )
+            found = prometheus.until(
+                expression,
+                lambda found: any(not math.isnan(value) for value in found.values()),
+                timeout=60,
+            )
+            assert found, query
+    finally:
+        ask(watched, "starved", "slow", stop=True)
+
+
+def test_a_rank_that_is_stuck_is_a_hang(watched: Job, prometheus: Prometheus) -> None:
+    ask(watched, "stuck", index=1)
+    watched.until(lambda found: found["status"]["restarts"] >= 1, "the hang is found")
+    ask(watched, "stuck", stop=True)
+    prometheus.until(firing("DDPJobHung"), some)
+
+
+def test_a_job_that_fails_again_and_again_is_seen(watched: Job, prometheus: Prometheus) -> None:
+    of_job = f'namespace="{watched.namespace}",ddpjob_dev_name="watched"'
+    restarts = f"max(ddpjob_trainer_restarts_total{{{of_job}}})"
+    (before,) = prometheus.query(restarts).values()
+    for times in range(1, 4):
+        prometheus.until(f'changes(ddpjob_trainer_step{{{of_job},rank="1"}}[3s]) > 1', some)
+        ask(watched, "failing", index=1)
+        prometheus.until(f"{restarts} >= {before + times}", some)
+    prometheus.until(
+        firing("DDPJobRestartingOften", namespace=watched.namespace, ddpjob_dev_name="watched"), some
+    )
+
+
+def test_a_job_that_cannot_save_is_seen(watched: Job, prometheus: Prometheus) -> None:
+    prometheus.until(
+        f'changes(ddpjob_trainer_step{{namespace="{watched.namespace}",rank="0"}}[3s]) > 1', some
+    )
+    ask(watched, "full")
+    named = {"namespace": watched.namespace, "ddpjob_dev_name": "watched"}
+    prometheus.until(firing("DDPJobCheckpointFailing", **named), some)
+    prometheus.until(firing("DDPJobNoCheckpoint"), some)
+    ask(watched, "full", stop=True)
+    prometheus.until(firing("DDPJobCheckpointFailing", **named), lambda found: not found)
+
+
+def test_a_failed_job_is_seen(watched: Job, prometheus: Prometheus) -> None:
+    """No pod of it is ever made."""
+    document = example("digits", template={"spec": {"restartPolicy": "Always"}})
+    document["metadata"]["name"] = "impossible"
+    job = submit(watched.cluster, watched.namespace, document)
+    job.until_true("Failed")
+    prometheus.until(firing("DDPJobFailed", reason="InvalidSpec"), some)
+
+
+def test_an_operator_that_is_gone_is_seen(
+    watched: Job, installation: Installation, prometheus: Prometheus
+) -> None:
+    assert prometheus.query("max(ddpjob_operator_queue_oldest_seconds)"), "what DDPJobOperatorBehind looks at"
+    installation.scale(0)
+    try:
+        prometheus.until(firing("DDPJobOperatorDown"), some)
+    finally:
+        installation.scale(1)
+    prometheus.discover(*watched.pods(), *operators(installation))
+    prometheus.until(firing("DDPJobOperatorDown"), lambda found: not found)
+    caused = set(re.findall(r'firing\("(\w+)"', Path(__file__).read_text()))
+    assert caused | {"DDPJobOperatorBehind"} == {rule["alert"] for rule in alerts()}

@@ -3,10 +3,12 @@
 from docs.generating.dashboards.parts import Section, board, choice, graph, laid_out, number, query, timeline
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
+from ddpjob_api.metrics import LOCAL_PHASES
+
 UID = "ddpjob-job"
 JOB = 'namespace="$namespace", ddpjob_dev_name="$job"'
 RANK = f'{JOB}, rank=~"$rank"'
-OWN = "data_wait|h2d|forward|backward_compute|optimizer"
+OWN = "|".join(LOCAL_PHASES)
 WINDOW = "[$__rate_interval]"
 
 

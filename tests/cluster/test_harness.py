@@ -344,6 +344,12 @@ def test_a_slot_in_use_is_not_taken(elsewhere: Path) -> None:
     assert claim("").number == 1
 
 
+def test_a_slot_that_is_being_started_is_not_taken(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert claim("").number == 0
+    monkeypatch.setattr(paths, "CLONE", elsewhere)
+    assert claim("").number == 1
+
+
 @pytest.mark.parametrize("case", ["its processes died", "its clone is gone", "its session was killed"])
 def test_a_slot_that_nobody_needs_changes_hands_with_its_store_and_leftovers(
     elsewhere: Path, case: str

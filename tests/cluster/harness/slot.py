@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from . import paths
+from . import paths, process
 from .errors import CannotRun
 from .process import Process
 from .shell import run
@@ -212,7 +212,9 @@ def claim(binaries: str) -> Slot:
             # A dead owner's record stays until its leftovers are removed; only the clone's name changes hands.
             root = Path(owner.root) if owner else paths.cache() / "slots" / str(candidate)
             root = root if root.parent.is_dir() else paths.cache() / "slots" / str(candidate)
-            fresh = Owner(clone=str(paths.CLONE), root=str(root), binaries=binaries)
+            # Until its processes run, the one that starts them keeps the slot from being taken for abandoned.
+            me = (process.current("starting"),)
+            fresh = Owner(clone=str(paths.CLONE), root=str(root), binaries=binaries, users=me)
             write_owner(candidate, replace(fresh, processes=owner.processes if owner else ()))
             return Slot(number=candidate, root=root)
     raise CannotRun(

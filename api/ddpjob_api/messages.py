@@ -18,6 +18,7 @@ from typing import Any
 
 from ddpjob_api.codec import Invalid, Problem, load, render
 from ddpjob_api.fields import Json, limited
+from ddpjob_api.goodput import Spent
 from ddpjob_api.report import Failure, Outcome, RankView, WorkerExit
 
 PROTOCOL = 1
@@ -69,6 +70,8 @@ class Hello:
     leaving: bool = False
     judged: int = 0
     """The newest generation whose end is in its two counts, as far as it was told."""
+    spent: Spent | None = None
+    """What the time went to, as far as it was told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,18 @@ class Reject:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How far a launcher's first rank is in its generation; ages are of the moment of sending."""
+
+    step: int = 0
+    made: int = 0
+    """Steps of this generation."""
+    first_seconds: float = 0.0
+    """Since its first step was complete."""
+    last_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Beat:
     """Both ways, every `BEAT_SECONDS`; a launcher adds where its ranks are, the coordinator what it has counted."""
 
@@ -100,10 +115,14 @@ class Beat:
     """Launcher: a rank here has ended with 0."""
     waits_seconds: float = 0.0
     """Launcher: for how long a rank here has been inside one step (forward, backward, optimizer)."""
+    pace: Pace | None = None
+    """Launcher: of a rank here, once it has made a step."""
     restarts: int = 0
     disruptions: int = 0
     judged: int = 0
     """Coordinator: the newest generation whose end is in the two counts; a successor must not count it again."""
+    spent: Spent | None = None
+    """Coordinator: what the time went to, for its successor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +152,7 @@ class Stopped:
     tree: str = limited("", max_length=64)
     ranks: tuple[RankView, ...] = limited((), max_items=64)
     """Where its ranks stood when they were stopped, those furthest behind first."""
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +197,7 @@ class Done:
     result: Json = limited(factory=dict)
     ranks: tuple[RankView, ...] = limited((), max_items=64)
     """Where they ended, for the case that others go on without them."""
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +292,7 @@ class Finish:
     disruptions: int
     failure: Failure | None = None
     result: Json = limited(factory=dict)
+    spent: Spent | None = None
 
 
 Message = (

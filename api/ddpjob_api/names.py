@@ -32,6 +32,8 @@ class LauncherEnv(StrEnum):
     DISRUPTIONS = "DDPJOB_DISRUPTIONS"
     GENERATION = "DDPJOB_GENERATION"
     """In a launcher: the newest generation the ledger knows. In a worker: the generation it belongs to."""
+    SPENT = "DDPJOB_SPENT"
+    """`goodput.Spent` as JSON, for the launcher of index 0: what the job's time went to before this pod was made."""
     RUN_DIR = "DDPJOB_RUN_DIR"
     """Memory volume for pages, error files and stacks."""
     CHECKPOINT_DIR = "DDPJOB_CHECKPOINT_DIR"

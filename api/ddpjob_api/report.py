@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.fields import Json, limited
+from ddpjob_api.goodput import Spent
 
 MAX_TERMINATION_BYTES = 4096
 """What the kubelet keeps of a termination message."""
@@ -106,6 +107,8 @@ class Progress:
     samples_per_second: float | None = None
     eta: float | None = limited(None, name="etaSeconds")
     checkpoint_step: int | None = None
+    checkpoint_at: str | None = limited(None, max_length=40)
+    """RFC 3339: when that checkpoint was complete."""
     micro_batches: int = 0
     samples: int = 0
 
@@ -203,6 +206,8 @@ class JobReport:
     """The generation is stopped because no step was made."""
     passed_over: str = limited("", max_length=512)
     """Checkpoints that were damaged, so that this generation goes on from elsewhere."""
+    spent: Spent | None = None
+    """What the time went to, since the job's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,3 +228,4 @@ class TerminationMessage:
     progress: Progress | None = None
     result: Json = limited(factory=dict)
     ddp: InEffect | None = None
+    spent: Spent | None = None

@@ -11,13 +11,13 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from datetime import UTC, datetime
 
 import kopf
 
 from ddpjob_api import __version__
 from ddpjob_api.names import FIELD_MANAGER
+from ddpjob_operator import census
 from ddpjob_operator.access import TOKEN
 from ddpjob_operator.cache import Cache
 from ddpjob_operator.client import Client, Http, Limiter
@@ -69,6 +69,7 @@ class Operator:
             image=settings.trainer_image,
             operator_image=settings.operator_image,
         )
+        self.reconciler.counted = self.metrics.count
         self.queue.failed = self._failed
         self.background: list[asyncio.Task[None]] = []
         self.leader: Leader | None = None
@@ -196,9 +197,7 @@ class Operator:
     def _gauges(self) -> None:
         self.metrics.depth.set(self.queue.depth)
         self.metrics.oldest.set(self.queue.oldest_seconds)
-        self.metrics.jobs.clear()
-        for state, count in Counter(job.status.state or "New" for job in self.cache.jobs()).items():
-            self.metrics.jobs.labels(state=state).set(count)
+        self.metrics.show(census.take(self.cache.jobs(), now=datetime.now(UTC)))
 
 
 def unexpected(error: BaseException) -> BaseException | None:

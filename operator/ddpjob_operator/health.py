@@ -14,8 +14,12 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ddpjob_api import __version__
+from ddpjob_api.goodput import Use
+from ddpjob_operator.census import Census
+from ddpjob_operator.tally import INCIDENT_REASONS, Stage, Tally
 
 STUCK_SECONDS = 300.0
+CREATION_BUCKETS = (1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 24 * 3600)
 
 
 class Metrics:
@@ -41,9 +45,78 @@ class Metrics:
         self.depth = Gauge("queue_depth", "Jobs waiting for a look, or being looked at.", **make)
         self.oldest = Gauge("queue_oldest_seconds", "How long the oldest of them has waited.", **make)
         self.jobs = Gauge("jobs", "DDPJobs known, by state.", ["state"], **make)
+        self.by_condition = Gauge(
+            "jobs_by_condition",
+            "DDPJobs whose condition is True, by its reason.",
+            ["condition", "reason"],
+            **make,
+        )
+        self.creation_seconds = Histogram(
+            "creation_seconds",
+            "From the making of a DDPJob, or its resumption, until all its pods are made, until all run, and until its "
+            "first optimizer step.",
+            ["stage"],
+            buckets=CREATION_BUCKETS,
+            **make,
+        )
+        self.incidents = Counter(
+            "incidents", "Restarts and disruptions of all jobs, by what caused them.", ["reason"], **make
+        )
+        self.job_seconds = Counter(
+            "job_seconds",
+            "What the time of all jobs went to, suspended time left out; goodput is useful / sum.",
+            ["use"],
+            **make,
+        )
+        self.slow = Gauge(
+            "slow_jobs",
+            "Jobs in which one rank makes the others wait, by what it is slower in.",
+            ["cause"],
+            **make,
+        )
+        self.inefficient = Gauge(
+            "inefficient_jobs",
+            "Jobs that spend more than half of their steps on waiting for data and for gradients.",
+            **make,
+        )
+        self.checkpoint_failing = Gauge(
+            "checkpoint_failing_jobs", "Jobs that run and whose newest checkpoint could not be saved.", **make
+        )
+        self.stale_checkpoint = Gauge(
+            "stale_checkpoint_jobs",
+            "Jobs that run, save by steps or seconds, and whose newest checkpoint is older than three times "
+            "checkpoint.everySeconds (without that: than 6 hours).",
+            **make,
+        )
+        for stage in Stage:
+            self.creation_seconds.labels(stage=stage.value)
+        for reason in INCIDENT_REASONS:
+            self.incidents.labels(reason=reason.value)
+        for use in Use:
+            self.job_seconds.labels(use=use.value)
         self.leader = Gauge("leader", "1 while this operator serves, 0 while it stands by.", **make)
         info = Gauge("build_info", "Always 1; the label says the version.", ["version"], **make)
         info.labels(version=__version__).set(1)
+
+    def count(self, tally: Tally) -> None:
+        """A status was written."""
+        for stage, seconds in tally.stages.items():
+            self.creation_seconds.labels(stage=stage.value).observe(seconds)
+        for reason in tally.incidents:
+            self.incidents.labels(reason=reason.value).inc()
+        for use, more in tally.seconds.items():
+            self.job_seconds.labels(use=use.value).inc(more)
+
+    def show(self, census: Census) -> None:
+        """Set the gauges that count jobs."""
+        self.jobs.clear()
+        for state, count in census.by_state.items():
+            self.jobs.labels(state=state).set(count)
+        self.by_condition.clear()
+        for (condition, reason), count in census.by_condition.items():
+            self.by_condition.labels(condition=condition, reason=reason).set(count)
+        self.checkpoint_failing.set(census.checkpoint_failing)
+        self.stale_checkpoint.set(census.stale_checkpoint)
 
     def request(self, verb: str, resource: str, status: int, seconds: float) -> None:
         """A `client.Observer`."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from ddpjob_api.codec import Problem, decode_value, render, shapes
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.fields import Json, limited
+from ddpjob_api.goodput import Use
 from ddpjob_api.report import Failure, InEffect
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class ProgressState:
     eta_seconds: int | None = None
     eta: str | None = None
     checkpoint_step: int | None = None
+    checkpoint_at: str | None = None
     updated_at: str | None = None
 
 
@@ -106,6 +108,36 @@ class Rendezvous:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Startup:
+    """How far the job has come since it was made or last resumed; each moment is written once (`startup.py`)."""
+
+    pods_created_at: str | None = None
+    pods_running_at: str | None = None
+    first_step_at: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeState:
+    """Whole seconds by `goodput.Use`; they never shrink (`spending.py`)."""
+
+    useful_seconds: int = 0
+    queueing_seconds: int = 0
+    start_seconds: int = 0
+    restart_seconds: int = 0
+    hang_seconds: int = 0
+    repeated_seconds: int = 0
+    other_seconds: int = 0
+
+    def of(self, use: Use) -> int:
+        found: int = getattr(self, f"{use.value}_seconds")
+        return found
+
+    @property
+    def total(self) -> int:
+        return sum(self.of(use) for use in Use)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """`status` of a DDPJob."""
 
@@ -127,7 +159,10 @@ class Status:
     rendezvous: Rendezvous | None = None
     active_seconds: int = 0
     active_since: str | None = None
+    startup: Startup | None = None
     progress: ProgressState | None = None
+    goodput_percent: int | None = None
+    time: TimeState | None = None
     result: Json = limited(factory=dict)
     ddp: InEffect | None = None
     last_failure: Failure | None = None

@@ -97,6 +97,7 @@ class PodView:
     ready: bool
     started: bool
     """The trainer container runs."""
+    started_at: datetime | None
     address: str | None
     host_node: str | None
     scheduled_at: datetime | None
@@ -166,6 +167,7 @@ def pod_of(body: Mapping[str, Any]) -> PodView | None:
     container: Mapping[str, Any] = next(
         (c for c in status.get("containerStatuses") or [] if c.get("name") == TRAINER_CONTAINER), {}
     )
+    state: Mapping[str, Any] = container.get("state") or {}
     deleting = "deletionTimestamp" in meta
     return PodView(
         key=Key(str(meta["namespace"]), labels[LABEL_JOB]),
@@ -182,7 +184,8 @@ def pod_of(body: Mapping[str, Any]) -> PodView | None:
         leave_by=moment_of(meta.get("deletionTimestamp")),
         phase=str(status.get("phase") or "Pending"),
         ready=(conditions.get("Ready") or {}).get("status") == "True",
-        started="running" in (container.get("state") or {}),
+        started="running" in state,
+        started_at=moment_of((state.get("running") or {}).get("startedAt")),
         address=status.get("podIP") or None,
         host_node=spec.get("nodeName") or None,
         scheduled_at=scheduled_at_of(conditions),

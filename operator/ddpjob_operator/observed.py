@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.goodput import Spent
 from ddpjob_api.report import JobReport
 from ddpjob_operator.model import Runtime
 from ddpjob_operator.observe import JobView, PodView, Waiting
@@ -37,6 +38,8 @@ class Observed:
     """What a first pod made now would be made from."""
     report: JobReport | None = None
     """What the coordinator of the live pod of index 0 said last."""
+    spent: Spent | None = None
+    """What any coordinator of the job said last of the time, also one that is gone."""
     refused: Trouble | None = None
     """Why the API server did not take a pod."""
     nodes: Trouble | None = None

@@ -34,6 +34,7 @@ from ddpjob_api.names import (
     service_name,
 )
 from ddpjob_api.spec import API_VERSION, KIND, Placement, Recovery, Spec
+from ddpjob_operator import spending
 from ddpjob_operator.model import Runtime, Status
 from ddpjob_operator.observe import JobView
 from ddpjob_operator.overlay import laid_over
@@ -201,6 +202,9 @@ def launcher_env(job: JobView, spec: Spec, status: Status, *, index: int, incarn
         LauncherEnv.CHECKPOINT_DIR: checkpoint_dir(job, spec),
         LauncherEnv.TERMINATION_LOG: TERMINATION_LOG,
     }
+    if index == 0:
+        spent = render(spending.for_coordinator(status))
+        values[LauncherEnv.SPENT] = json.dumps(spent, separators=(",", ":"))
     fields = {
         LauncherEnv.ADVERTISE_HOST: "status.podIP",
         LauncherEnv.POD_NAME: "metadata.name",

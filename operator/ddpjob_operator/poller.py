@@ -9,12 +9,13 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
 from ddpjob_api.codec import Invalid, load
+from ddpjob_api.goodput import Spent
 from ddpjob_api.messages import status_key
 from ddpjob_api.report import MAX_REPORT_BYTES, JobReport, RunState
 from ddpjob_operator.cache import Cache
@@ -78,6 +79,11 @@ class Poller:
         """The newest report, if it came from this pod."""
         said = self._said.get(job.uid)
         return said.report if said and coordinator and said.pod_uid == coordinator.uid else None
+
+    def spent(self, job: JobView) -> Spent | None:
+        """What the job's time went to, whichever pod said so: a coordinator that is gone was not wrong."""
+        said = self._said.get(job.uid)
+        return said.report.spent if said else None
 
     def heard(self, job: JobView, coordinator: PodView | None) -> JobReport | None:
         """The report, if this pod gave it a moment ago: it is alive, and so are those it does not miss."""
@@ -200,7 +206,7 @@ class Poller:
                 before is None or before.pod_uid != coordinator.uid or news(before.report) != news(report)
             )
             waited = loop.time() - self._told.get(job.uid, float("-inf"))
-            moved = before is not None and before.report != report
+            moved = before is not None and replace(before.report, spent=None) != replace(report, spent=None)
             if happened or (moved and waited >= self.progress_every.total_seconds()):
                 self._told[job.uid] = loop.time()
                 self._tell(job.key)
@@ -244,7 +250,7 @@ def news(report: JobReport) -> tuple[object, ...]:
         report.term, report.generation, report.state, report.restarts, report.disruptions, report.last_failure,
         report.outcome, report.nodes_joined, report.missing_nodes, report.progress.step > 0, report.progress.total_steps,
         report.progress.checkpoint_step is not None, report.restoring.partition(":")[0],
-        report.checkpoint_trouble, report.passed_over,
+        report.checkpoint_trouble, report.passed_over, report.spent is not None and report.spent.first_step_at,
     )  # fmt: skip
 
 

@@ -59,6 +59,10 @@ def folded(
     new = old
     if progress is not None and (progress.step > 0 or progress.total_steps is not None):
         new = state_of(progress)
+        if (
+            new.checkpoint_at is None and old is not None
+        ):  # a process that has saved nothing yet knows no time
+            new = replace(new, checkpoint_at=old.checkpoint_at)
         if old is not None and replace(old, updated_at=None) == new:
             new = old
         else:
@@ -91,6 +95,7 @@ def state_of(progress: Progress) -> ProgressState:
         eta_seconds=eta,
         eta=duration(eta) if eta is not None else None,
         checkpoint_step=progress.checkpoint_step,
+        checkpoint_at=progress.checkpoint_at,
     )
 
 

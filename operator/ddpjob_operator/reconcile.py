@@ -17,7 +17,7 @@ from ddpjob_api.messages import PROTOCOL
 from ddpjob_api.names import pod_name, secret_name, service_name
 from ddpjob_api.report import RunState
 from ddpjob_api.spec import Spec
-from ddpjob_operator import rendezvous
+from ddpjob_operator import rendezvous, tally
 from ddpjob_operator.admit import admit, by_rules, ensure_secret, ensure_service
 from ddpjob_operator.cache import Cache, Entry
 from ddpjob_operator.client import DDPJOBS, PODS, Client
@@ -35,6 +35,7 @@ from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.poller import Poller
 from ddpjob_operator.progress import fold_report
 from ddpjob_operator.status import advance
+from ddpjob_operator.tally import Tally
 from ddpjob_operator.tokens import Tokens
 from ddpjob_operator.trouble import Trouble, refusal_of
 from ddpjob_operator.verdict import active_for
@@ -88,6 +89,8 @@ class Reconciler:
         self._clock = clock
         self._hands = Hands(client, cache)
         self._memory: dict[str, Memory] = {}
+        self.counted: Callable[[Tally], None] = lambda tally: None
+        """Told of what each status that was written adds to the counters."""
 
     async def __call__(self, key: Key) -> float | None:
         """One look. Returns after how many seconds to look again although nothing happens; None: never."""
@@ -127,6 +130,7 @@ class Reconciler:
             admission=admission,
             runtime=self._runtime(job),
             report=self._poller.report(job, there.get(0)),
+            spent=self._poller.spent(job),
             refused=memory.refused,
             nodes=weighed.trouble,
             hints=memory.hints.found,
@@ -138,6 +142,7 @@ class Reconciler:
             fresh = await self._write(job, status)
             if fresh is None:
                 return NOW
+            self.counted(tally.between(job, old, status, seen.report))
             await self._hands.post(job, between(old, status), now)
             job = fresh
             if job.deleting:

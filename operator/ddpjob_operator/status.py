@@ -3,7 +3,7 @@
 Why apart: conditions, counters and the verdict are what people and programs rely on; they can be tested as a table.
 Must not: talk to the API or read the clock (it is an argument). `ledger.py` counts, `trouble.py` says what holds pods
 up, `verdict.py` whether it has ended, `standing.py` sets the conditions while it has not, `progress.py` writes numbers for
-people.
+people, `startup.py` the moments up to the first step, `spending.py` what the time went to.
 """
 
 from dataclasses import replace
@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.report import RunState
 from ddpjob_api.spec import Spec
-from ddpjob_operator import rendezvous
+from ddpjob_operator import rendezvous, spending, startup
 from ddpjob_operator.desired import members
 from ddpjob_operator.ledger import account, dismissed
-from ddpjob_operator.model import Nodes, Rendezvous, Status, Truth, moment_of, set_condition, stamp
+from ddpjob_operator.model import Nodes, Rendezvous, Startup, Status, Truth, moment_of, set_condition, stamp
 from ddpjob_operator.observed import Observed
 from ddpjob_operator.progress import fold_report, fold_words, words_of
 from ddpjob_operator.standing import conditions, missing
@@ -42,15 +42,19 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
             verdict = overspent(fresh, spec, now=now)
             if verdict is None and old.apart_until(now) is None:
                 fresh, verdict = apart(fresh, seen, spec, now=now)
+    if spec is not None:
+        first_step = spending.first_step(seen.report, seen.pods)
+        fresh = startup.advanced(fresh, spec, members(seen.pods, spec.nodes), first_step, now=now)
     if verdict is not None:
         fresh = concluded(fresh, seen, verdict, now=now)
     elif spec is not None:
         fresh = conditions(fresh, seen, spec, now=now)
     fresh = summary(counted(fresh, seen))
     talked = fold_words(fold_report(fresh, seen.report, now=now), seen.pods, now=now)
-    if fresh != old or verdict is not None or progress_due(old, now, progress_every):
-        return talked
-    return fresh
+    if fresh == old and (talked == old or not progress_due(old, now, progress_every)):
+        return fresh
+    talked = spending.told(talked, seen.spent, seen.pods, now=now)  # which alone is no reason to write
+    return spending.closed(talked, now=now) if verdict is not None else talked
 
 
 def progress_due(status: Status, now: datetime, every: timedelta) -> bool:
@@ -73,6 +77,7 @@ def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -
             runtime=seen.runtime,
             start_time=status.start_time or stamp(now),
             active_since=stamp(now),
+            startup=Startup(),
             next_incarnation=max(1, status.next_incarnation),
         )
     return status

@@ -22,7 +22,7 @@ ENDING = {
     "type": "object",
     "required": [
         "name", "outcome", "exitCode", "ranks", "steps", "loss", "allReduces", "ddp", "restarts", "disruptions",
-        "failures", "lastFailure", "result", "seconds", "message",
+        "failures", "lastFailure", "result", "seconds", "goodputPercent", "time", "message",
     ],
     "properties": {
         "name": {"type": ["string", "null"]},
@@ -39,6 +39,8 @@ ENDING = {
         "lastFailure": {"anyOf": [FAILURE, {"type": "null"}]},
         "result": {"type": "object"},
         "seconds": {"type": "number"},
+        "goodputPercent": {"type": ["integer", "null"]},
+        "time": {"type": ["object", "null"], "additionalProperties": {"type": "number"}},
         "message": {"type": "string", "minLength": 1},
     },
 }  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.goodput import Spent, Times
 from ddpjob_api.report import (
     Failure,
     InEffect,
@@ -68,6 +69,22 @@ ENDINGS: list[tuple[Summary, int, list[str]]] = [
             "survived (2 times): rank 3 (node 1): died of SIGKILL at step 52",
             "done: 4 ranks, 14.2 s, restarts 2",
         ],
+    ),
+    (
+        summary(
+            ending(Outcome.DONE, spent=Spent(times=Times(useful_seconds=8.41, start_seconds=2, hang_seconds=0.04))),
+            ending(Outcome.STOPPED, node=1, spent=Spent(times=Times(useful_seconds=8, restart_seconds=1))),
+        ),
+        0,
+        [
+            "goodput 73 %: useful 8.4 s, start 2.0 s, restart 1.0 s",
+            "done: 2 ranks, 14.2 s, restarts 0",
+        ],
+    ),
+    (
+        summary(ending(Outcome.FAILED, code=87, failure=HUNG), last=report(spent=Spent(times=Times(start_seconds=9)))),
+        87,
+        ["failed: rank 0 (node 0): no step for 60 s, restarts 0 of 3"],
     ),
     (summary(ending(Outcome.STOPPED, code=85)), 85, ["stopped: 2 ranks, 14.2 s, restarts 0"]),
     (

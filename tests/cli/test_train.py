@@ -33,10 +33,16 @@ def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path
     assert ending["ddp"].items() >= {"backend": "gloo", "bucketCapMB": 1, "timeoutSeconds": 120}.items()
     assert ending["restarts"] == 1
     assert [(failure["rank"], failure["signal"]) for failure in ending["failures"]] == [(1, "SIGKILL")]
-    survived, last = run.lines[-2:]
+    survived, goodput, last = run.lines[-3:]
     assert "survived: rank 1 (node 1): died of SIGKILL at step " in survived
     assert last.startswith("done: 138 steps, loss 0.")
     assert last.endswith(" s, restarts 1")
+    uses = ending["time"]
+    assert all(uses[f"{use}Seconds"] > 0 for use in ("useful", "start", "restart", "repeated"))
+    assert uses["hangSeconds"] == 0
+    assert ending["seconds"] - 10 < sum(uses.values()) <= ending["seconds"]
+    assert ending["goodputPercent"] == int(100 * uses["usefulSeconds"] / sum(uses.values()))
+    assert f"goodput {ending['goodputPercent']} %: useful " in goodput
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ddpjob_operator.observe import Key, PodView, job_of, pod_of, service_of
 from ddpjob_operator.poller import Poller, Said
 from ddpjob_operator.reconcile import Reconciler
 from ddpjob_operator.resync import resync
+from ddpjob_operator.tally import Tally
 from ddpjob_operator.tokens import Tokens
 
 IMAGE = "registry/trainer:1"
@@ -128,12 +129,18 @@ class World:
         self.created: list[str] = []
         """Names of all pods ever made."""
         self.crashes = 0
+        self.newest: Body = {}
+        """The status as it was last, also of a job that is deleted."""
+        self.tallies: list[Tally] = []
+        """What all operators have counted, in order."""
         self.operators: list[Operator] = []
         for index in range(8):
             self.api.create("nodes", "", node_body(f"node-{index}", self.api.now, ready=True))
         self.api.changed = self._changed
 
     def _changed(self, event: str, body: Body) -> None:
+        if body.get("kind") == "DDPJob":
+            self.newest = body.get("status", {})
         if event == "ADDED" and body.get("kind") == "Pod":
             self.created.append(body["metadata"]["name"])
         for operator in self.operators:
@@ -147,6 +154,7 @@ class World:
         for _ in range(operators):
             operator = Operator(self.api)
             operator.errors = []
+            operator.reconciler.counted = self.tallies.append
             self.operators.append(operator)
             await operator.start()
         return self

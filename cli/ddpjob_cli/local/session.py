@@ -6,6 +6,7 @@ themselves (restarts, culprits, resume steps), or how things look (`view.py`).
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpjob_api.codec import render
 from ddpjob_api.names import LauncherEnv
 from ddpjob_api.plan import plan
 from ddpjob_api.report import JobReport, Outcome
@@ -270,7 +272,11 @@ def spent(last: JobReport | None, node: int) -> Mapping[str, str]:
     The coordinator counts every loss but its own: what node 0's successor is told includes that one.
     """
     disruptions = (last.disruptions if last else 0) + (node == 0)
+    carried = {}
+    if node == 0 and last is not None and last.spent is not None:
+        carried = {LauncherEnv.SPENT.value: json.dumps(render(last.spent))}
     return {
+        **carried,
         LauncherEnv.RESTARTS.value: str(last.restarts if last else 0),
         LauncherEnv.DISRUPTIONS.value: str(disruptions),
         LauncherEnv.GENERATION.value: str(last.generation if last else 0),

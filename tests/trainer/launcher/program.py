@@ -100,6 +100,8 @@ while step < plan["steps"]:
         meet(step + 1)
     time.sleep(plan.get("step_seconds", 0.01))
     step, made = step + 1, made + 1
+    page[Slot.FIRST_STEP_AT] = page[Slot.FIRST_STEP_AT] or time.monotonic()
+    page[Slot.LAST_STEP_AT] = time.monotonic()
     page[Slot.STEP], page[Slot.GENERATION_STEPS] = step, made
     page[Slot.SAMPLES] += 8
     if step == plan.get("saves_at"):

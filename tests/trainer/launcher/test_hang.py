@@ -17,6 +17,7 @@ from ddpjob_trainer.page import Page
 pytestmark = pytest.mark.timeout(120)
 MakeJob = Callable[..., LocalJob]
 STEPS = Slot.GENERATION_STEPS
+RUN_SECONDS = 60
 RECOVERY = {"gracePeriodSeconds": 10, "progressTimeoutSeconds": 2}
 
 HANGS = [
@@ -69,6 +70,11 @@ def test_the_rank_that_stands_still_is_named_and_all_start_again(
     assert json.loads((kept / "rank-1.json").read_text())["step"] == 2
     assert [first.code(), second.code()] == [0, 0]
     assert (first.message.restarts, first.message.disruptions) == (1, 0)
+    spent = first.message.spent
+    assert spent is not None and second.message.spent == spent
+    assert spent.times.hang_seconds >= 0.9  # of the two before the verdict, or of the time-out
+    assert 0 < spent.times.repeated_seconds < spent.times.useful_seconds
+    assert spent.times.total < RUN_SECONDS
 
 
 def test_a_hang_without_a_restart_left_ends_with_87(job: MakeJob, tmp_path: Path) -> None:

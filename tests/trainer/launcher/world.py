@@ -55,6 +55,7 @@ def coordinator(nodes: int = 2, *, incarnation: int = 0, newest: int = 0, **more
         "master_address": "h0",
         "port": lambda generation: 29500 + generation % 64,
         "wall": lambda: "2026-01-01T00:00:00Z",
+        "unix": lambda: 0.0,
         **more,
     }
     settings = Settings(**values)  # type: ignore[arg-type]

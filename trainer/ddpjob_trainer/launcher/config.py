@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpjob_api.codec import Invalid, parse_spec
+from ddpjob_api.codec import Invalid, load, parse_spec
+from ddpjob_api.goodput import Spent
 from ddpjob_api.names import (
     CHECKPOINT_PATH,
     MEMORY_FOLDER,
@@ -52,6 +53,7 @@ class Config:
     restarts: int
     disruptions: int
     generation: int
+    spent: Spent | None
     run_dir: Path
     checkpoint_dir: Path | None
     """None without `spec.checkpoint`."""
@@ -138,6 +140,7 @@ def read(environ: Mapping[str, str]) -> Config:
         restarts=whole(environ, LauncherEnv.RESTARTS, 0),
         disruptions=whole(environ, LauncherEnv.DISRUPTIONS, 0),
         generation=whole(environ, LauncherEnv.GENERATION, 0),
+        spent=spent_of(environ.get(LauncherEnv.SPENT) or ""),
         run_dir=Path(environ.get(LauncherEnv.RUN_DIR) or RUN_PATH),
         checkpoint_dir=checkpoint_dir if spec.checkpoint is not None else None,
         history=history_file(environ, spec, node, checkpoint_dir),
@@ -167,6 +170,13 @@ def spec_of(text: str) -> Spec:
         return parse_spec(json.loads(text))
     except (ValueError, Invalid) as error:
         raise Unusable(f"{LauncherEnv.SPEC.value}: no spec of a DDPJob: {error}") from error
+
+
+def spent_of(text: str) -> Spent | None:
+    try:
+        return load(Spent, json.loads(text)) if text else None
+    except (ValueError, Invalid) as error:
+        raise Unusable(f"{LauncherEnv.SPENT.value}: not what time was spent on: {error}") from error
 
 
 def required(environ: Mapping[str, str], name: LauncherEnv) -> str:

@@ -19,6 +19,7 @@ from ddpjob_api.messages import (
     Hung,
     Leave,
     Message,
+    Pace,
     Paused,
     Prepared,
     Preparing,
@@ -82,14 +83,19 @@ class Coordinator(Job):
                     self.reached = max((self.reached, *message.steps))
                     if self.state is RunState.RUNNING and self.reached > (self.resume_step or 0):
                         self.hung = False
+                    self.paced(now, member, message.pace)
                     stopping.waited(self, now, member, message)
             case Failed():
                 stopping.failed(self, now, member, message)
             case Hung():
                 stopping.hung(self, now, member, message)
             case Stopped():
+                if message.generation == self.generation:
+                    self.paced(now, member, message.pace)
                 stopping.stopped(self, member, message)
             case Done():
+                if message.generation == self.generation:
+                    self.paced(now, member, message.pace)
                 stopping.done(self, member, message)
             case Preparing():
                 restoring.heard(self, now, member, message)
@@ -138,6 +144,7 @@ class Coordinator(Job):
     def settle(self, now: float) -> list[Action]:
         """Follow every transition that is due, and hand over what is to be done."""
         self.now = now
+        self.book.open(now, self.settings.unix())
         if self.final is None:
             self.expire(now)
         if self.final is None and self.halt is not None and not self.halt.hard:
@@ -147,9 +154,18 @@ class Coordinator(Job):
         if self.final is None and self.halt is not None and self.members.quiet:
             stopping.conclude(self, now, self.halt)
         if self.final is None and self.state is RunState.WAITING:
+            self.book.wait(now, whole=not self.members.missing)
             starting.wait(self, now)
         actions, self.actions = self.actions, []
         return actions
+
+    def paced(self, now: float, member: Member, pace: Pace | None) -> None:
+        """Steps were made; node 0 speaks for all.
+
+        Not those of a rank that hung, and was let go on so that it writes its stacks.
+        """
+        if member.node == 0 and not (self.halt is not None and self.halt.post_mortem):
+            self.book.pace(pace, now, self.settings.unix())
 
     def expire(self, now: float) -> None:
         """Launchers that were away too long are lost; successors take over from those that have ended."""

@@ -152,6 +152,7 @@ class Departure:
                 progress=gauge.progress,
                 result=result or {},
                 ddp=gauge.ddp,
+                spent=memory.spent,
             )
         )
 

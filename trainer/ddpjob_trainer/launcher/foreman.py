@@ -9,7 +9,20 @@ import os
 from collections.abc import Callable, Coroutine
 
 from ddpjob_api.fields import Json
-from ddpjob_api.messages import Beat, Done, Failed, Hung, Message, Pause, Paused, Start, Stop, StopAt, Stopped
+from ddpjob_api.messages import (
+    Beat,
+    Done,
+    Failed,
+    Hung,
+    Message,
+    Pace,
+    Pause,
+    Paused,
+    Start,
+    Stop,
+    StopAt,
+    Stopped,
+)
 from ddpjob_api.report import Cause, RankView, WorkerExit
 from ddpjob_trainer.launcher.children import Children
 from ddpjob_trainer.launcher.config import Config
@@ -18,6 +31,7 @@ from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Sink
+from ddpjob_trainer.launcher.pace import pace_of
 from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
@@ -71,6 +85,8 @@ class Foreman:
         self._idle = 0.0
         self._views: tuple[RankView, ...] = ()
         """Where the ranks of the newest crew stood at its end."""
+        self._pace: Pace | None = None
+        """And how far the first was."""
         self._stop_by: float | None = None
         """Until when workers of a soft stop may live."""
 
@@ -156,7 +172,11 @@ class Foreman:
             steps=crew.steps,
             ended=any(item.returncode == 0 for item in crew.exits),
             waits_seconds=round(waits(crew.pages.values(), asyncio.get_running_loop().time()), 1),
+            pace=self._pace_of(crew),
         )
+
+    def _pace_of(self, crew: Crew) -> Pace | None:
+        return pace_of((rank.page for rank in crew.ranks), asyncio.get_running_loop().time())
 
     def result(self) -> Json:
         return self._view.gauge.result if self._config.leads else {}
@@ -185,7 +205,9 @@ class Foreman:
         await self._put_away(crew)
         if crew.succeeded:
             self._memory.done = True
-            self._send(Done(generation=crew.generation, result=self.result(), ranks=self._views))
+            self._send(
+                Done(generation=crew.generation, result=self.result(), ranks=self._views, pace=self._pace)
+            )
         else:
             self._report_stopped(crew)
 
@@ -227,7 +249,14 @@ class Foreman:
         exits = tuple(item for item in crew.exits if crew.failed(item))
         steps, tree = self._memory.stock()
         self._send(
-            Stopped(generation=crew.generation, exits=exits, checkpoints=steps, tree=tree, ranks=self._views)
+            Stopped(
+                generation=crew.generation,
+                exits=exits,
+                checkpoints=steps,
+                tree=tree,
+                ranks=self._views,
+                pace=self._pace,
+            )
         )
 
     async def _put_away(self, crew: Crew) -> None:
@@ -237,6 +266,7 @@ class Foreman:
         if self.crew is not crew:
             return
         self._view.put_away(crew)
+        self._pace = self._pace_of(crew)
         self._views = () if self._config.spec.command is not None else crew.examination.glance()
         self.crew = None
         crew.discard()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.fields import Json
+from ddpjob_api.goodput import Spent, Use
 from ddpjob_api.messages import PROTOCOL, Beat, Finish, Message
 from ddpjob_api.report import Failure, JobReport, Outcome, RunState
 from ddpjob_trainer.launcher.actions import Action, Say, Send
@@ -16,6 +17,7 @@ from ddpjob_trainer.launcher.halt import Halt
 from ddpjob_trainer.launcher.ledger import Ledger
 from ddpjob_trainer.launcher.members import Member, Members
 from ddpjob_trainer.launcher.peers.restoration import Restoring
+from ddpjob_trainer.launcher.timebook import TimeBook
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Settings:
     """A free rendezvous port for a generation; None where the whole window is taken."""
     wall: Callable[[], str]
     """RFC 3339, UTC."""
+    unix: Callable[[], float]
+    """The same moment as a number."""
     saves: bool = False
     """Whether the training leaves steps to go on from; a script's files are its own affair."""
     jitter: Callable[[], float] = lambda: 1.0
@@ -48,6 +52,7 @@ class Job:
 
     settings: Settings
     ledger: Ledger
+    book: TimeBook = field(default_factory=TimeBook)
     newest: int = 0
     """The newest generation anybody has seen."""
 
@@ -92,6 +97,7 @@ class Job:
 
     def finish(self, outcome: Outcome, failure: Failure | None = None) -> None:
         self.state = RunState.FINISHED
+        self.book.end(self.now, Use.OTHER)
         codes = {Outcome.DONE: Exit.DONE, Outcome.STOPPED: Exit.STOPPED, Outcome.REFUSED: Exit.REFUSED}
         self.final = replace(self.farewell(outcome, codes.get(outcome, Exit.PEER_LOST)), failure=failure)
         self.halt = None
@@ -123,9 +129,14 @@ class Job:
             restarts=self.ledger.restarts,
             disruptions=self.ledger.disruptions,
             result=self.result,
+            spent=self.spent(),
         )
 
     # words
+
+    def spent(self) -> Spent:
+        """What the time went to."""
+        return self.book.spent(self.now, self.settings.unix())
 
     def beat(self) -> Beat:
         """What every launcher hears every second."""
@@ -134,6 +145,7 @@ class Job:
             restarts=self.ledger.restarts,
             disruptions=self.ledger.disruptions,
             judged=self.ledger.judged,
+            spent=self.spent(),
         )
 
     def report(self) -> JobReport:
@@ -161,6 +173,7 @@ class Job:
             back_off=round(self.ledger.back_off, 1)
             if self.state is RunState.WAITING and self.now < self.ledger.not_before
             else None,
+            spent=self.spent(),
         )
 
     def say(self, text: str) -> None:

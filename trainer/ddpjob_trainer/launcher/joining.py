@@ -52,6 +52,7 @@ def enter(job: Job, now: float, link: int, hello: Hello) -> None:
     job.restoring = None  # what was asked of its predecessor is asked anew
     job.newest = max(job.newest, hello.generation)
     job.ledger.learn(hello)
+    job.book.learn(hello.spent, now, job.settings.unix())
     job.say(f"{who(hello)} {'is back' if again else 'joined'}")
     if job.state is RunState.RUNNING:
         if job.generation not in {member.running, member.done}:

@@ -3,6 +3,8 @@
 Why apart: what only node 0 needs. Must not: open anything.
 """
 
+import time
+
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.coordinator import Coordinator
 from ddpjob_trainer.launcher.job import Settings
@@ -10,6 +12,7 @@ from ddpjob_trainer.launcher.ledger import Ledger
 from ddpjob_trainer.launcher.link import jitter
 from ddpjob_trainer.launcher.memory import wall
 from ddpjob_trainer.launcher.rendezvous import free_port
+from ddpjob_trainer.launcher.timebook import TimeBook
 
 
 def coordinator(config: Config) -> Coordinator:
@@ -26,6 +29,7 @@ def coordinator(config: Config) -> Coordinator:
         master_address=config.advertise_host,
         port=lambda generation: free_port(config.bind_host, config.spec.ports.rendezvous, generation),
         wall=wall,
+        unix=time.time,
         saves=config.spec.task is not None and config.checkpoint_dir is not None,
         jitter=jitter,
     )
@@ -35,4 +39,6 @@ def coordinator(config: Config) -> Coordinator:
         restarts=config.restarts,
         disruptions=config.disruptions,
     )
-    return Coordinator(settings=settings, ledger=ledger, newest=config.generation)
+    return Coordinator(
+        settings=settings, ledger=ledger, book=TimeBook(config.spent), newest=config.generation
+    )

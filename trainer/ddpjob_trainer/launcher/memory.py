@@ -7,6 +7,7 @@ Must not: send, start or end anything.
 import os
 from datetime import UTC, datetime
 
+from ddpjob_api.goodput import Spent
 from ddpjob_api.messages import PROTOCOL, Beat, Hello, Start
 from ddpjob_api.report import Failure
 from ddpjob_trainer.files import term_file
@@ -23,6 +24,8 @@ class Memory:
         self.restarts = config.restarts
         self.disruptions = config.disruptions
         self.judged = 0
+        self.spent: Spent | None = None
+        """What the time went to, as the coordinator said last."""
         self.done = False
         """All workers of `generation` ended with 0."""
         self.last_failure: Failure | None = None
@@ -47,8 +50,13 @@ class Memory:
         self.restarts = max(self.restarts, beat.restarts)
         self.disruptions = max(self.disruptions, beat.disruptions)
         self.judged = max(self.judged, beat.judged)
+        self.spend(beat.spent)
         if self.last_failure is not None and self.last_failure.generation <= self.judged:
             self.last_failure = None
+
+    def spend(self, spent: Spent | None) -> None:
+        if spent is not None and (self.spent is None or spent.until >= self.spent.until):
+            self.spent = spent
 
     def begin(self, message: Start) -> None:
         """A generation begins here."""
@@ -81,6 +89,7 @@ class Memory:
             done=self.done,
             leaving=self.leaving,
             judged=self.judged,
+            spent=self.spent,
         )
 
     def stock(self) -> tuple[tuple[int, ...], str]:

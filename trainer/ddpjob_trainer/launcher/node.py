@@ -200,6 +200,7 @@ class Launcher:
     async def finish(self, message: Finish) -> None:
         self.preparation.cancel()
         self.memory.restarts, self.memory.disruptions = message.restarts, message.disruptions
+        self.memory.spend(message.spent)
         await self.foreman.end()
         self.departure.end(
             message.outcome,

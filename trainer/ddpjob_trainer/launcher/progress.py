@@ -8,6 +8,7 @@ another generation than the samples before it without starting anew (`begin`).
 import math
 from collections import deque
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from ddpjob_api.codec import Invalid, load
 from ddpjob_api.fields import Json
@@ -69,6 +70,7 @@ class Gauge:
             samples_per_second=self._samples_per_second(now),
             eta=self._eta(step, total, now),
             checkpoint_step=whole(page[Slot.CHECKPOINT_STEP]),
+            checkpoint_at=moment(page[Slot.CHECKPOINT_AT]),
             micro_batches=int(page[Slot.MICRO_BATCHES]),
             samples=int(page[Slot.SAMPLES]),
         )
@@ -109,6 +111,14 @@ def same(one: Sample, other: Sample) -> bool:
 def whole(value: float) -> int | None:
     """A slot that is 0 until it is known."""
     return int(value) if value else None
+
+
+def moment(unix: float) -> str | None:
+    """RFC 3339, UTC; None for 0, and for what is no time."""
+    try:
+        return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if unix else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def finite(value: float) -> float | None:

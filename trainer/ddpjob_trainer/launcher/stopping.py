@@ -6,9 +6,11 @@ Must not: begin the next one (`starting.py`).
 
 import signal
 
+from ddpjob_api.conditions import Reason
+from ddpjob_api.goodput import Use
 from ddpjob_api.messages import Beat, Done, Failed, Hung, Pause, Paused, Stop, StopAt, Stopped
 from ddpjob_api.report import Outcome, RunState, WorkerExit
-from ddpjob_trainer.launcher.halt import Charge, Halt
+from ddpjob_trainer.launcher.halt import Charge, Halt, Verdict
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
 from ddpjob_trainer.launcher.timing import EARLY_SECONDS, HEALTHY_SECONDS, LOST_GRACE_SECONDS, STOP_FRACTION
@@ -174,6 +176,14 @@ def continue_soft(job: Job, now: float, halt: Halt) -> None:
         stop(job, now, "not every rank reached the stop step in time")
 
 
+def use_of(job: Job, verdict: Verdict, *, lived: bool) -> Use:
+    """What the time since the last step was for, in a generation that ends."""
+    if verdict.failure is not None and verdict.failure.reason is Reason.NO_PROGRESS:
+        return Use.HANG
+    unseen = lived and not job.book.sees_steps
+    return Use.OTHER if unseen or job.job_stop else Use.RESTART
+
+
 def conclude(job: Job, now: float, halt: Halt) -> None:
     """All workers have ended: the verdict."""
     if job.members.all_done(job.generation):
@@ -192,6 +202,7 @@ def conclude(job: Job, now: float, halt: Halt) -> None:
     if verdict.refused or permanent is not None or (job.job_stop and charge is Charge.RESTART):
         charge = Charge.NOTHING  # it is not tried again
     lived = job.reached == 0 and now >= job.began + HEALTHY_SECONDS
+    job.book.end(now, use_of(job, verdict, lived=lived))
     fruitful = job.reached > (job.resume_step or 0) or lived
     job.ledger.enter(
         verdict,

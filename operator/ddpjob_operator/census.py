@@ -1,0 +1,70 @@
+"""How many jobs are in which state, as gauges show it.
+
+Why apart: pure counts over what is known of all jobs, so that no gauge depends on what this operator happened to see
+happen. Must not: count events (`tally.py`), or label anything by job.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ddpjob_api.conditions import Condition, Reason
+from ddpjob_operator.model import Truth, moment_of
+from ddpjob_operator.observe import JobView
+
+PERIODS = 3
+"""A checkpoint is late after so many times `everySeconds`,"""
+LONG = timedelta(hours=6)
+"""and where only steps are counted, after this."""
+KNOWN_CONDITIONS = frozenset(condition.value for condition in Condition)
+KNOWN_REASONS = frozenset(reason.value for reason in Reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """Numbers of jobs."""
+
+    by_state: Counter[str]
+    by_condition: Counter[tuple[str, str]]
+    """(condition, reason) of conditions that are True."""
+    checkpoint_failing: int
+    stale_checkpoint: int
+
+
+def take(jobs: Iterable[JobView], *, now: datetime) -> Census:
+    """Count them."""
+    jobs = list(jobs)
+    return Census(
+        by_state=Counter(job.status.state or "New" for job in jobs),
+        by_condition=Counter(pair for job in jobs for pair in true_conditions(job)),
+        checkpoint_failing=sum(
+            (Condition.RUNNING.value, Reason.CHECKPOINT_FAILED.value) in true_conditions(job) for job in jobs
+        ),
+        stale_checkpoint=sum(is_stale(job, now) for job in jobs),
+    )
+
+
+def true_conditions(job: JobView) -> list[tuple[str, str]]:
+    """Its true conditions with their reasons, of the closed lists only: another version may have written others."""
+    return [
+        (found.type, found.reason if found.reason in KNOWN_REASONS else Reason.UNKNOWN.value)
+        for found in job.status.conditions
+        if found.status == Truth.TRUE and found.type in KNOWN_CONDITIONS
+    ]
+
+
+def is_stale(job: JobView, now: datetime) -> bool:
+    """Whether a job that runs and should save now and then has not for long.
+
+    How a plain script saves is not seen: only one whose framework's checkpoints are known is judged.
+    """
+    policy = job.spec.checkpoint if job.spec is not None else None
+    if job.spec is None or policy is None or not (policy.every or policy.every_steps):
+        return False
+    progress, startup = job.status.progress, job.status.startup
+    saved = moment_of(progress.checkpoint_at) if progress else None
+    if not job.status.is_true(Condition.RUNNING) or (saved is None and job.spec.task is None):
+        return False
+    since = saved or moment_of(startup.first_step_at if startup else None)
+    return since is not None and now - since > (PERIODS * policy.every if policy.every else LONG)

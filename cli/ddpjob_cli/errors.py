@@ -4,7 +4,8 @@
     ├── Unusable      2   the file, directory, option or job named cannot be used as it is
     ├── Unreachable  69   no cluster answers
     ├── Forbidden    77   the cluster does not let this user do it; the sentence names the right
-    └── RefusedJob   86   the job cannot run as it is described (in `ddpjob lint`: 1)
+    ├── RefusedJob   86   the job cannot run as it is described (in `ddpjob lint`: 1)
+    └── OutputLost  141   nobody takes what is printed; without a sentence where a reader has gone, as `head` does
 
 Why apart: nothing a user does may end in a traceback, and everything that is not in this tree must (it is our bug).
 A message has three parts: what is wrong and where, what was expected, what to do.
@@ -39,6 +40,15 @@ class Forbidden(CommandError):
     """The cluster does not let this user do it (`EX_NOPERM`)."""
 
     exit_code = 77
+
+
+class OutputLost(CommandError, OSError):
+    """Standard output takes nothing any more (128 + SIGPIPE)."""
+
+    exit_code = 141
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class RefusedJob(CommandError):

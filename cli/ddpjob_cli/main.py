@@ -4,8 +4,6 @@ Must not: do a command's work; that is in the modules beside it.
 """
 
 import asyncio
-import json
-import os
 import shlex
 import sys
 import traceback
@@ -27,9 +25,10 @@ from ddpjob_cli.commands.submit import submit
 from ddpjob_cli.commands.top import top
 from ddpjob_cli.commands.tune import tune
 from ddpjob_cli.document import jobs, one_job
-from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, RefusedJob, Unusable
+from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, OutputLost, RefusedJob, Unusable
 from ddpjob_cli.lint import count, examine, sentences
 from ddpjob_cli.options import option, settings_option
+from ddpjob_cli.output import abandon, prepare, tell
 from ddpjob_cli.version import versions
 
 LINT_EXIT_CODES = """\b
@@ -45,7 +44,6 @@ Exit codes:
    86  refused: the configuration cannot work
    87  hung
   130  killed by a second Ctrl-C
-  141  nobody reads standard output any more
   otherwise that of the rank to blame (128 + signal where it died of one)"""
 
 FILE = click.argument("file", metavar="FILE")
@@ -67,7 +65,7 @@ class Invocation:
     def tell(self, ending: Mapping[str, Any]) -> None:
         """Print the line."""
         self.told = True
-        click.echo(json.dumps(ending))
+        tell(ending)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -110,7 +108,7 @@ def lint(context: click.Context, files: Sequence[str], *, strict: bool, as_json:
                 console.print(remark.text())
             console.print(f"{'<stdin>' if file == '-' else file}: {count(remarks)}", markup=False)
     if as_json:
-        click.echo(json.dumps(entries, indent=1))
+        tell(entries, indent=1)
     context.exit(code)
 
 
@@ -206,7 +204,7 @@ def version(*, as_json: bool) -> None:
     """Versions of ddpjob, its protocol, Python and torch."""
     found = versions()
     if as_json:
-        click.echo(json.dumps(found))
+        tell(found)
         return
     for key, value in found.items():
         click.echo(f"{key} {value if value is not None else 'not installed'}")
@@ -223,13 +221,15 @@ def shell_words(arguments: Sequence[str]) -> list[str]:
 
 def main() -> NoReturn:
     """The entry point: every way out has an exit code of docs/command-line.md."""
-    invocation = Invocation(arguments=sys.argv[1:])
+    prepare()
     try:
-        code = guarded(invocation)
-    except BrokenPipeError:
-        # The reader of our output is gone (`ddpjob lint … | head`); nothing more to say, and nowhere to say it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        code = guarded(Invocation(arguments=sys.argv[1:]))
+        sys.stdout.flush()
+    except OutputLost as error:
+        abandon()
+        if words := str(error):
+            click.echo(words, err=True)
+        code = error.exit_code
     sys.exit(code)
 
 
@@ -239,6 +239,8 @@ def guarded(invocation: Invocation) -> int:
         code: int = cli.main(
             args=list(invocation.arguments), prog_name="ddpjob", standalone_mode=False, obj=invocation
         )
+    except OutputLost:
+        raise
     except CommandError as error:
         click.echo(str(error), err=True)
         outcome = "Refused" if isinstance(error, RefusedJob) else "Unusable"
@@ -248,12 +250,6 @@ def guarded(invocation: Invocation) -> int:
         return ending(invocation, "Unusable", UNUSABLE, error.format_message())
     except (click.Abort, KeyboardInterrupt):
         return ending(invocation, "Killed", KILLED, "interrupted")
-    except BrokenPipeError:
-        raise
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # click's own way out, with 1: our "refused"
-            raise error.__context__ from None
-        raise
     except Exception as error:
         traceback.print_exc()
         text = "this is a bug in ddpjob; please report it with the lines above"

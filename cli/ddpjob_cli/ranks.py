@@ -14,6 +14,8 @@ from ddpjob_api.metrics import Metric, MetricKind
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)",?')
+BETWEEN = "between"
+"""What a rank does between steps, and before the first one of its life."""
 STRAGGLER_FACTOR = 1.5
 """A rank is slow that computes this much longer than the median rank …"""
 STRAGGLER_STEPS = 20
@@ -141,8 +143,11 @@ def of_place(place: Place) -> Iterator[Rank]:
     first, last = place.scrapes[0], place.scrapes[-1]
     for rank in last.ranks():
         label = str(rank)
+        stepped_at = last.of(metrics.LAST_STEP_TIMESTAMP, rank=label)
         states = last.by_label(metrics.STATE, "state", rank)
         phase = next((name for name, value in states.items() if value), "ended")
+        if stepped_at is None and phase == BETWEEN:
+            phase = "starting"
         yield Rank(
             rank=rank,
             node=place.node,
@@ -150,8 +155,8 @@ def of_place(place: Place) -> Iterator[Rank]:
             host=place.host,
             step=int(last.of(metrics.STEP, rank=label) or 0),
             phase=phase,
-            loss=last.of(metrics.LOSS, rank=label),
-            last_step_at=last.of(metrics.LAST_STEP_TIMESTAMP, rank=label),
+            loss=last.of(metrics.LOSS, rank=label) if stepped_at is not None else None,
+            last_step_at=stepped_at,
             pace=pace(first, last, rank),
             usual=pace(None, last, rank),
         )

@@ -4,10 +4,11 @@ Why apart: how it looks is here, what it is elsewhere; the same values on a term
 Must not: ask anybody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -27,8 +28,20 @@ STATES = {
     "Stopped": "cyan",
 }
 MORE_LINES = 9
-"""Lines of a screen that are not ranks."""
+"""Lines of a screen that are not jobs or ranks."""
+GAP = 2
+"""Signs between two columns."""
+JOB_COLUMNS = {
+    "NAME": 0, "WHERE": 4, "STATE": 1, ">READY": 5, ">PROGRESS": 2, ">ETA": 6, ">SAMPLES/S": 8, ">LOSS": 7,
+    ">RESTARTS": 3, ">GOODPUT": 9,
+}  # fmt: skip
+"""With the order in which they go where there is no room: the highest first, the first column never."""
+RANK_COLUMNS = {
+    ">RANK": 0, "POD": 6, "NODE": 7, ">STEP": 1, "PHASE": 2, ">STEP TIME": 3, ">DATA": 4, ">EXPOSED COMM": 5,
+    ">SAMPLES/S": 9, ">LOSS": 8,
+}  # fmt: skip
 UNKNOWN = "–"
+Cell = str | Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +55,15 @@ class Overview:
     def json(self) -> list[dict[str, Any]]:
         return [facts(job) for job in self.jobs]
 
-    def render(self, height: int | None = None) -> RenderableType:
-        table = new_table(
-            "NAME", "WHERE", "STATE", ">READY", ">PROGRESS", ">ETA", ">SAMPLES/S", ">LOSS", ">RESTARTS"
-        )
-        efficient = any(job.goodput_percent is not None for job in self.jobs)
-        if efficient:
-            table.add_column("GOODPUT", justify="right")
-        for job in self.jobs:
-            cells: list[str | Text] = [
-                Text(job.name, style="bold"),
-                job.place.removeprefix("namespace "),
-                state(job),
-                f"{job.ready}/{job.nodes}",
-                progress(job),
-                words.duration(job.eta_seconds) if job.eta_seconds else UNKNOWN,
-                number(job.samples_per_second),
-                number(job.loss),
-                f"{job.restarts}" + (f" +{job.disruptions}" if job.disruptions else ""),
-            ]
-            table.add_row(*cells, *([percent(job.goodput_percent)] if efficient else []))
-        parts: list[RenderableType] = [table if self.jobs else Text("no jobs")]
+    def render(self, height: int | None = None, width: int | None = None) -> RenderableType:
+        columns = JOB_COLUMNS
+        if all(job.goodput_percent is None for job in self.jobs):
+            columns = {name: order for name, order in columns.items() if name != ">GOODPUT"}
+        shown = self.jobs if height is None else self.jobs[: max(4, height - MORE_LINES)]
+        rows = [job_cells(job)[: len(columns)] for job in shown]
+        parts: list[RenderableType] = [*fitted(columns, rows, width)] if self.jobs else [Text("no jobs")]
+        if len(shown) < len(self.jobs):
+            parts.append(more(len(self.jobs) - len(shown), "jobs"))
         return Group(*parts, *([Text(self.problem, style="yellow")] if self.problem else []))
 
 
@@ -79,40 +80,89 @@ class RanksView:
             "notSeen": list(self.job.blind),
         }
 
-    def render(self, height: int | None = None) -> RenderableType:
+    def render(self, height: int | None = None, width: int | None = None) -> RenderableType:
         job = self.job
         slow = ranks.straggler(job.ranks)
         shown = job.ranks if height is None else job.ranks[: max(4, height - MORE_LINES)]
-        table = new_table(
-            ">RANK", "POD", "NODE", ">STEP", "PHASE", ">STEP TIME", ">DATA", ">EXPOSED COMM", ">SAMPLES/S", ">LOSS"
-        )  # fmt: skip
-        for rank in shown:
-            pace = rank.pace
-            table.add_row(
-                str(rank.rank),
-                rank.pod,
-                rank.host or "this machine",
-                str(rank.step),
-                rank.phase,
-                milliseconds(pace.step_seconds if pace else None),
-                share(pace.share("data_wait") if pace else None),
-                share(pace.exposed if pace else None),
-                number(pace.samples_per_second if pace else None),
-                number(rank.loss),
-                style="yellow" if slow is not None and rank is slow[0] else "",
-            )
         head = Text.assemble((job.name, "bold"), f" ({job.place})  ", state(job), f"  {summary(job)}")
-        parts: list[RenderableType] = [head, table if job.ranks else Text("no rank can be seen", style="dim")]
+        parts: list[RenderableType] = [head]
+        if job.ranks:
+            styles = ["yellow" if slow is not None and rank is slow[0] else "" for rank in shown]
+            parts += fitted(RANK_COLUMNS, [rank_cells(rank) for rank in shown], width, styles)
+        else:
+            parts.append(Text(unseen(job), style="dim"))
         if len(shown) < len(job.ranks):
-            parts.append(
-                Text(f"… {len(job.ranks) - len(shown)} more ranks: a taller window, or --json", style="dim")
-            )
+            parts.append(more(len(job.ranks) - len(shown), "ranks"))
         if slow is not None:
             rank, phase, seconds, usual = slow
             sentence = f"rank {rank.rank} is the slowest: {phase} {milliseconds(seconds)} a step, the others {milliseconds(usual)}"
             parts.append(Text(sentence, style="yellow"))
         parts += [Text(text, style="yellow") for text in job.blind]
         return Group(*parts)
+
+
+def job_cells(job: Observation) -> list[Cell]:
+    return [
+        Text(job.name, style="bold"),
+        job.place.removeprefix("namespace "),
+        state(job),
+        nodes(job),
+        progress(job),
+        words.duration(job.eta_seconds) if job.eta_seconds else UNKNOWN,
+        number(job.samples_per_second),
+        number(job.loss),
+        f"{job.restarts}" + (f" +{job.disruptions}" if job.disruptions else ""),
+        percent(job.goodput_percent),
+    ]
+
+
+def rank_cells(rank: Rank) -> list[Cell]:
+    pace = rank.pace
+    return [
+        str(rank.rank),
+        rank.pod,
+        rank.host or "this machine",
+        str(rank.step),
+        rank.phase,
+        milliseconds(pace.step_seconds if pace else None),
+        share(pace.share("data_wait") if pace else None),
+        share(pace.exposed if pace else None),
+        number(pace.samples_per_second if pace else None),
+        number(rank.loss),
+    ]
+
+
+def fitted(
+    columns: Mapping[str, int], rows: Sequence[Sequence[Cell]], width: int | None, styles: Sequence[str] = ()
+) -> Iterator[RenderableType]:
+    """The table without the columns that a window of this width has no room for, and a line that names them."""
+    names = list(columns)
+    shown = list(range(len(names)))
+
+    def needed() -> int:
+        widest = [max(cell_len(str(text)) for text in (names[i].removeprefix(">"), *(row[i] for row in rows))) for i in shown]  # fmt: skip
+        return sum(widest) + GAP * (len(widest) - 1)
+
+    while width is not None and needed() > width and (last := max(shown, key=lambda i: columns[names[i]])):
+        shown.remove(last)
+    table = new_table(*(names[i] for i in shown))
+    for index, row in enumerate(rows):
+        table.add_row(*(row[i] for i in shown), style=styles[index] if styles else "")
+    yield table
+    if len(shown) < len(names):
+        gone = ", ".join(name.removeprefix(">") for i, name in enumerate(names) if i not in shown)
+        yield Text(f"no room for {gone}", style="dim")
+
+
+def more(count: int, what: str) -> Text:
+    return Text(f"… {count} more {what}: a taller window, or --json", style="dim")
+
+
+def unseen(job: Observation) -> str:
+    """Why there is no rank to show."""
+    if job.finished or job.state == "Stopped":
+        return f"it has ended: ddpjob report {job.name} shows where its time went"
+    return f"no rank can be seen: ddpjob explain {job.name} says why"
 
 
 def new_table(*names: str) -> Table:
@@ -168,6 +218,12 @@ def state(job: Observation) -> Text:
     return Text(job.state or "unseen", style=STATES.get(job.state, ""))
 
 
+def nodes(job: Observation) -> str:
+    """`1/2` while ranks run or will, `2` afterwards."""
+    ended = job.finished or job.state == "Stopped"
+    return (str(job.nodes) if job.nodes else UNKNOWN) if ended else f"{job.ready}/{job.nodes}"
+
+
 def progress(job: Observation) -> str:
     """`40/180 22 %`, `step 40`."""
     if not job.step:
@@ -178,7 +234,7 @@ def progress(job: Observation) -> str:
 
 
 def summary(job: Observation) -> str:
-    parts = [f"nodes {job.ready}/{job.nodes}"] if job.nodes else []
+    parts = [f"nodes {nodes(job)}"] if job.nodes else []
     parts += ["step " + " ".join(progress(job).removeprefix("step ").split())] if job.step else []
     parts += [f"{number(job.samples_per_second)} samples/s"] if job.samples_per_second else []
     parts += [f"loss {number(job.loss)}"] if job.loss is not None else []

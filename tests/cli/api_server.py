@@ -22,6 +22,12 @@ class Asked:
     body: Any
 
 
+class Broken(str):
+    """An answer of which the end never comes."""
+
+    __slots__ = ()
+
+
 @dataclass
 class ApiServer:
     """`answers`: by method and path with query, a status and a JSON object or a text."""
@@ -32,7 +38,7 @@ class ApiServer:
     def __enter__(self) -> Self:
         handler = type("Handler", (Handler,), {"api": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         return self
 
@@ -80,9 +86,10 @@ class Handler(BaseHTTPRequestHandler):
             found = {**body, "metadata": {"namespace": "team", "uid": "1-2-3", **body["metadata"]}}
         out = found.encode() if isinstance(found, str) else json.dumps(found).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(out)))
+        broken = isinstance(found, Broken)
+        self.send_header(*(("Transfer-Encoding", "chunked") if broken else ("Content-Length", str(len(out)))))
         self.end_headers()
-        self.wfile.write(out)
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(out), out) if broken else out)
 
     do_GET = do_PATCH = answer
 

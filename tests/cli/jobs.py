@@ -1,13 +1,18 @@
 """Resources and the command, for the tests of the command line."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
+
+from ddpjob_cli.main import main
 
 COMMAND = (sys.executable, "-m", "ddpjob_cli")
 TASK: dict[str, Any] = {"entrypoint": "a.b:c", "epochs": 1, "globalBatchSize": 64}
@@ -37,6 +42,26 @@ def ddpjob(
         timeout=300,
         check=False,
     )
+
+
+def inside(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command in this process, from what is typed to the exit code: what a second costs in a process of its own."""
+    output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    typed = ["ddpjob", *map(str, arguments)]
+    with (
+        contextlib.chdir(cwd or Path.cwd()),
+        mock.patch.dict(os.environ, env),
+        mock.patch.object(sys, "argv", typed),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        try:
+            main()
+        except SystemExit as way_out:
+            code = way_out.code or 0
+    assert isinstance(code, int)
+    texts = [stream.buffer.getvalue().decode() for stream in (output, errors)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(typed, code, *texts)
 
 
 def last_json(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.api_server import ApiServer, listed
+from tests.cli.api_server import ApiServer, Broken, listed
 from tests.cli.test_top import metrics
 
 from ddpjob_api.history import LOG_MARK, History, RankSums, Row, pack
 from ddpjob_cli.cluster.access import Access, Target
-from ddpjob_cli.errors import CommandError, Forbidden, Unusable
+from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
 from ddpjob_cli.main import cli
 
 JOBS = "/apis/ddpjob.dev/v1alpha1/namespaces/team/ddpjobs"
@@ -44,6 +44,21 @@ def pod(index: int, phase: str = "Running") -> dict[str, Any]:
         "spec": {"nodeName": "w1", "containers": [{"name": "trainer"}]},
         "status": {"phase": phase, "containerStatuses": [{"name": "trainer", "ready": True, "state": {}}]},
     }
+
+
+def ended(name: str) -> dict[str, Any]:
+    status = {"phase": "Succeeded", "containerStatuses": [{"name": "trainer", "state": {"terminated": {}}}]}
+    return {"metadata": {"name": name, "uid": "p1"}, "status": status}
+
+
+def done(job: dict[str, Any]) -> dict[str, Any]:
+    conditions = [{"type": "Complete", "status": "True", "reason": "AllRanksSucceeded", "message": ""}]
+    return {**job, "status": {**job["status"], "conditions": conditions}}
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpjob_cli.scraping.FIRST_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -94,7 +109,9 @@ def test_a_job_is_seen_with_its_pods_events_and_ranks(api: ApiServer, tmp_path: 
         ("fails", ""),
         ("note", "spec.checkpoint"),
         ("note", "pod digits-1"),
+        ("fine", ""),
     ]
+    assert explained[3]["what"] == "it runs again: step 25"
     assert explained[2]["what"] == "BackOff: slow down (3 times)"
     assert [one["name"] for one in json.loads(run(api, tmp_path, "top", "--json"))] == ["digits"]
 
@@ -114,8 +131,8 @@ def test_a_report_is_made_of_what_runs_and_of_the_logs_of_what_ended(api: ApiSer
     api.answers[tail] = (200, f"[rank 1] x\n[ddpjob] {LOG_MARK}{pack(history)}\n[ddpjob] done\n")
     api.refuse(f"GET {PODS}/digits-0:9464/proxy/history", 503, "no endpoints")
     found = json.loads(run(api, tmp_path, "report", "digits", "--json"))
-    assert [step for _, step in found["steps"]] == [0, 10, 20]
-    assert [value for _, value in found["throughput"]] == [8.0, 8.0]
+    assert [step for _, step in found["curves"]["step"]] == [0, 10, 20]
+    assert [value for _, value in found["curves"]["samplesPerSecond"]] == [8.0, 8.0]
     assert len(found["notInThisReport"]) == 1
     assert "the history of pod digits-0" in found["notInThisReport"][0]
 
@@ -142,7 +159,12 @@ def test_a_list_is_read_page_by_page(api: ApiServer, tmp_path: Path) -> None:
     [
         (401, "Unauthorized", Forbidden, "does not know this user"),
         (404, "the server could not find the requested resource", Unusable, "install the operator"),
-        (404, 'ddpjobs "digits" not found', Unusable, "DDPJob digits in namespace team: not found"),
+        (
+            404,
+            'ddpjobs "digits" not found',
+            Unusable,
+            "there is no DDPJob digits in namespace team; ddpjob top -A",
+        ),
         (500, "etcd is gone", CommandError, "the cluster answers 500: etcd is gone"),
     ],
 )
@@ -152,6 +174,27 @@ def test_a_refusal_is_a_sentence(
     api.refuse(f"GET {JOBS}/digits", status, message)
     with pytest.raises(kind, match=words):
         run(api, tmp_path, "explain", "digits")
+
+
+@pytest.mark.parametrize("answer", ["<html>log in</html>", "[1]", "", '{"half": '])
+def test_a_server_that_is_no_kubernetes_is_named(api: ApiServer, tmp_path: Path, answer: str) -> None:
+    api.answers[f"GET {JOBS}/digits"] = (200, answer)
+    with pytest.raises(Unreachable, match="does not answer as Kubernetes does"):
+        run(api, tmp_path, "explain", "digits")
+
+
+def test_a_log_that_is_followed_goes_on_where_it_broke_off(api: ApiServer, tmp_path: Path) -> None:
+    """The API server was restarted: nothing is missing and nothing comes twice."""
+    stamps = [f"2026-01-01T00:00:0{second}.000000000Z" for second in range(4)]
+    lines = [f"{stamp} [rank 1] {number}\n" for number, stamp in enumerate(stamps)]
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, Broken("".join(lines[:2])))
+    api.answers[f"{log}&sinceTime={stamps[1]}"] = (200, "".join(lines[1:]))
+    api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    assert run(api, tmp_path, "logs", "digits", "-f", "--rank", "1") == "".join(
+        f"[rank 1] {n}\n" for n in range(4)
+    )
 
 
 def test_a_script_is_sent_with_its_code_which_is_the_jobs(api: ApiServer, tmp_path: Path) -> None:

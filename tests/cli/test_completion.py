@@ -1,39 +1,52 @@
 """Shell completion: commands, options, and the names of runs that are there."""
 
-import os
-import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
-from tests.cli.jobs import COMMAND
+from tests.cli.jobs import inside
+
+from ddpjob_cli.completion import offered
+
+ROOT = Path(__file__).parents[2]
+CASES = [
+    # what is typed, what is offered, whether names of files are welcome beside it
+    ("ex", ["explain"], False),
+    ("logs --pre", ["--previous"], False),
+    ("explain di", ["digits"], False),
+    ("top none", [], False),
+    ("report --output ", [], True),
+]
 
 
-def completions(words: str, index: int, cwd: Path) -> list[str]:
-    """What bash would offer for the word at an index."""
-    told = {
-        "_DDPJOB_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(index),
-        "KUBECONFIG": "/nowhere",
-    }
-    result = subprocess.run(
-        COMMAND, cwd=cwd, env={**os.environ, **told}, capture_output=True, text=True, check=False
-    )
-    assert "Traceback" not in result.stderr, result.stderr
-    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
-
-
-@pytest.mark.parametrize(
-    ("words", "index", "offered"),
-    [
-        ("ddpjob ex", 1, ["explain"]),
-        ("ddpjob logs --pre", 2, ["--previous"]),
-        ("ddpjob explain di", 2, ["digits"]),
-        ("ddpjob top none", 2, []),
-    ],
-)
-def test_names_and_options_are_offered(tmp_path: Path, words: str, index: int, offered: list[str]) -> None:
+@pytest.fixture(autouse=True)
+def _a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / ".ddpjob" / "digits"
     run.mkdir(parents=True)
     (run / "state.json").write_text("{}")
-    assert completions(words, index, tmp_path) == offered
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+
+
+@pytest.mark.parametrize(("typed", "wanted", "files"), CASES)
+def test_names_and_options_are_offered_to_bash(typed: str, wanted: list[str], files: bool) -> None:
+    words = f"ddpjob {typed}"
+    told = {"_DDPJOB_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    result = inside(**told)
+    assert result.stderr == ""
+    found = [line.split(",") for line in result.stdout.splitlines() if line]
+    assert [value for kind, value in found if kind == "plain"] == wanted
+    assert any(kind != "plain" for kind, _ in found) == files
+
+
+@pytest.mark.parametrize(("typed", "wanted", "files"), CASES)
+def test_and_to_kubectl(typed: str, wanted: list[str], files: bool) -> None:
+    *lines, directive = offered(typed.split(" "))
+    assert [line.partition("\t")[0] for line in lines] == wanted
+    assert directive == (":0" if files else ":4")
+
+
+def test_kubectl_finds_the_command_and_its_completion_by_their_names() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-ddpjob"] == scripts["ddpjob"]
+    assert scripts["kubectl_complete-ddpjob"] == "ddpjob_cli.completion:main"

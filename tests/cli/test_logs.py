@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.jobs import ddpjob
+from tests.cli.jobs import inside
 
 from ddpjob_cli.cluster.logs import choose, placed
 from ddpjob_cli.errors import Unusable
@@ -110,12 +110,12 @@ def folder(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_the_logs_of_a_local_run(folder: Path, arguments: list[str], shown: str) -> None:
-    result = ddpjob("logs", "digits", *arguments, cwd=folder)
+    result = inside("logs", "digits", *arguments, cwd=folder)
     assert (result.returncode, result.stdout) == (0, shown), result.stderr
 
 
 def test_options_that_exclude_each_other_are_refused(folder: Path) -> None:
-    result = ddpjob("logs", "digits", "--rank", "1", "--failed", cwd=folder)
+    result = inside("logs", "digits", "--rank", "1", "--failed", cwd=folder)
     assert (result.returncode, "exclude each other" in result.stderr) == (2, True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.cli.jobs import ddpjob
+from tests.cli.jobs import inside
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.history import History, RankSums, Row
@@ -160,7 +160,7 @@ def test_a_folder_without_a_history_is_reported(tmp_path: Path) -> None:
     run.mkdir(parents=True)
     (run / "state.json").write_text("{}")
     (run / "last.json").write_text('{"name": "digits", "outcome": "Stopped", "message": "stopped: 1 step"}')
-    result = ddpjob("report", "digits", "-o", "out.html", cwd=tmp_path)
+    result = inside("report", "digits", "-o", "out.html", cwd=tmp_path)
     assert (result.returncode, result.stdout.startswith("out.html: digits, Stopped")) == (0, True), (
         result.stderr
     )

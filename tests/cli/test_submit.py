@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.jobs import ddpjob, write
+from tests.cli.jobs import inside, write
 
 from ddpjob_cli.cluster.following import report, waits_for
 from ddpjob_cli.cluster.observe import observation
@@ -66,7 +66,7 @@ def test_a_script_becomes_a_job_that_lint_finds_nothing_wrong_with(tmp_path: Pat
         "--epochs",
         "3",
     ]
-    result = ddpjob("submit", "My_Train.py", *options, cwd=tmp_path)
+    result = inside("submit", "My_Train.py", *options, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     code, job = documents(result.stdout)
     assert job["metadata"]["name"] == "my-train"
@@ -79,12 +79,12 @@ def test_a_script_becomes_a_job_that_lint_finds_nothing_wrong_with(tmp_path: Pat
     }
     assert code["data"] == {"My_Train.py": SCRIPT}
     (tmp_path / "all.yaml").write_text(result.stdout)
-    assert ddpjob("lint", "all.yaml", cwd=tmp_path).returncode == 0
+    assert inside("lint", "all.yaml", cwd=tmp_path).returncode == 0
 
 
 def test_a_folder_keeps_its_folders(folder: Path) -> None:
     options = ["--folder", str(folder), "--gpus", "2", "--dry-run"]
-    result = ddpjob("submit", str(folder / "train.py"), *options)
+    result = inside("submit", str(folder / "train.py"), *options)
     assert result.returncode == 0, result.stderr
     code, job = documents(result.stdout)
     template = job["spec"]["template"]["spec"]
@@ -158,14 +158,14 @@ def test_what_cannot_be_sent_is_a_sentence(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     write(tmp_path, {"script": {"args": ["train.py"]}}, file="job.yaml")
-    result = ddpjob("submit", *arguments, cwd=tmp_path)
+    result = inside("submit", *arguments, cwd=tmp_path)
     assert (result.returncode, words in result.stderr) == (code, True), result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_a_resource_is_sent_as_it_stands(tmp_path: Path) -> None:
     file = write(tmp_path, {"script": {"args": ["train.py"]}})
-    result = ddpjob("submit", file, "--set", "nodes=3", "--dry-run")
+    result = inside("submit", file, "--set", "nodes=3", "--dry-run")
     assert yaml.safe_load(result.stdout)["spec"] == {"script": {"args": ["train.py"]}, "nodes": 3}
 
 

@@ -1,6 +1,7 @@
 """`ddpjob top`: two answers of a launcher are a rate, and a table says where the time goes."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ ddpjob_trainer_phase_seconds_total{{{r},phase="data_wait"}} {data}
 ddpjob_trainer_phase_seconds_total{{{r},phase="backward_compute"}} {steps * 0.05}
 ddpjob_trainer_phase_seconds_total{{{r},phase="comm_exposed"}} {comm / 2}
 ddpjob_trainer_loss{{{r}}} 0.25
+ddpjob_trainer_last_step_timestamp_seconds{{{r}}} {time.time()}
 other_metric 7
 broken line
 """
@@ -57,7 +59,8 @@ def test_a_pace_is_of_the_time_between(first: str, last: str, wanted: tuple[floa
     assert (rank.pace.step_seconds, rank.pace.share("data_wait"), rank.pace.exposed) == pytest.approx(wanted)
 
 
-def test_a_launcher_that_does_not_answer_is_said_and_asked_again() -> None:
+def test_a_launcher_that_does_not_answer_is_said_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpjob_cli.scraping.FIRST_SECONDS", 0.01)
     answers: list[str | None] = [
         metrics(10, data=0.1, comm=0.1),
         metrics(12, data=0.1, comm=0.1),

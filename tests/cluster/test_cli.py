@@ -115,7 +115,7 @@ def test_a_script_is_sent_watched_and_reported(installation: Installation, cli: 
         assert ("train", "Running") in [(one["name"], one["state"]) for one in cli.json("top")]
         assert cli("logs", "train", "--rank", "1") == "[rank 1] hello from 1\n"
         assert cli.json("explain", "train")["findings"][-1]["weight"] == "fine"
-        assert len(cli.json("report", "train")["steps"]) > 1
+        assert len(cli.json("report", "train")["curves"]["step"]) > 1
         output, errors = sending.communicate(timeout=200)
     finally:
         sending.kill()
@@ -127,7 +127,7 @@ def test_a_script_is_sent_watched_and_reported(installation: Installation, cli: 
     after = cli.json("report", "train")
     assert after["notInThisReport"] == []
     assert [rank["rank"] for rank in after["ranks"]] == [0, 1]
-    assert after["steps"][-1][1] == 60
+    assert after["curves"]["step"][-1][1] == 60
     assert "out.html" in cli("report", "train", "-o", "out.html")
     assert (cli.folder / "out.html").read_text().count("<svg") == 5
     (code,) = (volume for volume in job.pods()[0]["spec"]["volumes"] if volume["name"] == "code")

@@ -6,6 +6,7 @@ what a server answers becomes a sentence here. Must not: know what a DDPJob is.
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from yaml import YAMLError
+
 from ddpjob_cli.errors import CommandError, Forbidden, RefusedJob, Unreachable, Unusable
 
 Body = dict[str, Any]
 CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
+PATIENCE_SECONDS = 120.0
+"""How long a cluster may not answer while something is followed."""
 FIELD_MANAGER = "ddpjob-cli"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 JSON_TYPE = "application/json"
@@ -27,6 +32,24 @@ PAGE = 500
 
 class NotThere(Unusable):
     """No such object."""
+
+
+class NoCluster(Unusable):
+    """The kubeconfig leads to none."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"no cluster to ask: {why}")
+
+
+class Said(logging.Handler):
+    """What the client only writes into a log while it reads a kubeconfig: that a credential plugin failed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.words: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.words.append(" ".join(record.getMessage().split()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +68,14 @@ class Target:
 
 def jobs_path(namespace: str | None, name: str | None = None) -> str:
     """`/apis/ddpjob.dev/v1alpha1/…/ddpjobs`."""
-    inside = f"/namespaces/{quote(namespace)}" if namespace else ""
-    return f"/apis/ddpjob.dev/v1alpha1{inside}/ddpjobs" + (f"/{quote(name)}" if name else "")
+    inside = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"/apis/ddpjob.dev/v1alpha1{inside}/ddpjobs" + (f"/{quote(name, safe='')}" if name else "")
 
 
 def core_path(namespace: str, plural: str, name: str | None = None, sub: str = "") -> str:
     """`/api/v1/namespaces/…`."""
-    return f"/api/v1/namespaces/{quote(namespace)}/{plural}" + (f"/{quote(name)}{sub}" if name else "")
+    inside = f"/api/v1/namespaces/{quote(namespace, safe='')}/{plural}"
+    return inside + (f"/{quote(name, safe=':')}{sub}" if name else "")
 
 
 class Access:
@@ -78,8 +102,13 @@ class Access:
             ) from error
         settings = Configuration()
         namespace: str | None = None
+        if target.kubeconfig is None and not kubeconfigs() and not SERVICE_ACCOUNT.is_dir():
+            looked = os.environ.get("KUBECONFIG") or "~/.kube/config"
+            raise NoCluster(f"there is no kubeconfig ({looked}); name one with --kubeconfig or KUBECONFIG")
+        said = Said()
         try:
-            if target.kubeconfig is None and not kubeconfigs() and SERVICE_ACCOUNT.is_dir():
+            logging.getLogger().addHandler(said)
+            if target.kubeconfig is None and not kubeconfigs():
                 load_incluster_config(settings)  # type: ignore[no-untyped-call]
                 namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
             else:
@@ -93,10 +122,21 @@ class Access:
                 namespace = chosen.get("namespace")
                 load_kube_config(target.kubeconfig, context=target.context, client_configuration=settings)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
-            raise Unusable(
-                f"no cluster to ask: {' '.join(str(error).split())}; "
-                "name a kubeconfig with --kubeconfig or KUBECONFIG"
+            raise NoCluster(
+                f"{' '.join(str(error).split())}; name a kubeconfig with --kubeconfig or KUBECONFIG"
             ) from error
+        except (YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+            file = target.kubeconfig or listed({str(path): None for path in kubeconfigs()})
+            raise NoCluster(
+                f"{file} is no kubeconfig: {' '.join(str(error).split())}; kubectl config view shows what is wrong"
+            ) from error
+        finally:
+            logging.getLogger().removeHandler(said)
+        if said.words:
+            # The client goes on without a user, and the server would say that it does not know who asks.
+            raise NoCluster(
+                f"the kubeconfig's way to log in failed: {'; '.join(said.words)}; kubectl get pods shows whether it works"
+            )
         settings.retries = 1
         self.namespace = target.namespace or namespace or "default"
         self.server: str = settings.host
@@ -108,8 +148,7 @@ class Access:
         Raises:
             CommandError: as `text`.
         """
-        found: Body = json.loads(self.text(path, what, accept=JSON_TYPE, **query))
-        return found
+        return self._object(self.text(path, what, accept=JSON_TYPE, **query))
 
     def items(self, path: str, what: str, **query: str) -> list[Body]:
         """All objects of a list, page by page.
@@ -163,8 +202,19 @@ class Access:
         query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
         query |= {"dryRun": "All"} if dry_run else {}
         with self._opened("PATCH", path, what, query, {"Content-Type": APPLY}, body) as response:
-            found: Body = json.loads(response.read())
-            return found
+            return self._object(response.read().decode(errors="replace"))
+
+    def _object(self, text: str) -> Body:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Unreachable(
+                f"{self.server} does not answer as Kubernetes does ({text[:60].strip()!r}); is it the right server, "
+                "or is a proxy or a login page in the way?"
+            )
+        return found
 
     @contextlib.contextmanager
     def _opened(

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.messages import PROTOCOL
 from ddpjob_api.report import JobReport, Progress, RunState
-from ddpjob_cli.cluster.access import Access, Body, NotThere, jobs_path
+from ddpjob_cli.cluster.access import PATIENCE_SECONDS, Access, Body, NotThere, jobs_path
 from ddpjob_cli.cluster.observe import observation, observe
 from ddpjob_cli.errors import KILLED, CommandError, Unreachable
 from ddpjob_cli.explain.findings import Weight, findings
@@ -19,8 +19,6 @@ from ddpjob_cli.local import words
 from ddpjob_cli.local.view import View
 
 POLL_SECONDS = 1.0
-PATIENCE_SECONDS = 120.0
-"""How long a cluster may not answer while a job is followed."""
 QUIET = frozenset({Reason.PODS_STARTING, Reason.ALL_PODS_READY})
 
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 from ddpjob_api.names import LABEL_INDEX, TRAINER_CONTAINER
 from ddpjob_api.plan import plan
-from ddpjob_cli.cluster.access import Access, Body, NotThere, core_path
+from ddpjob_cli.cluster.access import PATIENCE_SECONDS, Access, Body, NotThere, core_path
 from ddpjob_cli.cluster.observe import job_of, number, pods_of, spec_of
 from ddpjob_cli.errors import CommandError, Unreachable, Unusable
 from ddpjob_cli.lines import Line, Wanted, read
 
 LOOK_SECONDS = 1.0
-"""Between two looks for new pods while following."""
+"""Between two looks for new pods, and before a broken connection is made again, while following."""
 
 
 def lines(access: Access, name: str, wanted: Wanted, *, follow: bool) -> Iterator[Line]:
@@ -94,13 +94,45 @@ def has_output(pod: Body) -> bool:
     return False
 
 
-def output(access: Access, pod: Body, wanted: Wanted, *, follow: bool = False) -> Iterator[Line]:
+def output(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
     """One pod's lines."""
     meta = pod["metadata"]
-    query = {"container": TRAINER_CONTAINER} | ({"follow": "true"} if follow else {})
     path = core_path(access.namespace, "pods", meta["name"], "/log")
-    texts = access.lines(path, f"the log of pod {meta['name']}", **query)
+    texts = access.lines(path, f"the log of pod {meta['name']}", container=TRAINER_CONTAINER)
     return read(texts, node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
+
+
+def grown(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
+    """One pod's lines as they come, until its container has ended; a connection that breaks is made again.
+
+    Raises:
+        CommandError: they may not be read.
+    """
+    meta = pod["metadata"]
+    path = core_path(access.namespace, "pods", meta["name"], "/log")
+    newest = ""
+
+    def fresh() -> Iterator[str]:
+        nonlocal newest
+        query = {"container": TRAINER_CONTAINER, "follow": "true", "timestamps": "true"}
+        query |= {"sinceTime": newest} if newest else {}
+        for text in access.lines(path, f"the log of pod {meta['name']}", **query):
+            stamp, _, rest = text.partition(" ")
+            if stamp > newest:  # the server counts from whole seconds
+                newest = stamp
+                yield rest
+
+    while True:
+        try:
+            yield from read(fresh(), node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
+            now = access.get(core_path(access.namespace, "pods", meta["name"]), f"pod {meta['name']}")
+            if now["metadata"]["uid"] != meta["uid"] or phase(now) in {"Succeeded", "Failed"}:
+                return
+        except NotThere:
+            return  # its successor, if there is one, is found by the next look
+        except Unreachable:
+            pass
+        time.sleep(LOOK_SECONDS)
 
 
 def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
@@ -111,21 +143,26 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
 
     def pump(pod: Body) -> None:
         try:
-            for line in output(access, pod, wanted, follow=True):
+            for line in grown(access, pod, wanted):
                 box.put(line)
-        except (NotThere, Unreachable):
-            pass  # the pod went away while it was read; its successor is found by the next look
         except CommandError as error:
             box.put(error)
 
-    looked = 0.0
+    looked, heard = 0.0, time.monotonic()
     over = False
     while True:
         now = time.monotonic()
         if now - looked >= LOOK_SECONDS:
             looked = now
-            over = ended(access, name)
-            for pod in choose(pods_of(access, name), wanted):
+            try:
+                over = ended(access, name)
+                pods = choose(pods_of(access, name), wanted)
+                heard = now
+            except Unreachable:
+                if now - heard > PATIENCE_SECONDS:
+                    raise
+                pods = []
+            for pod in pods:
                 uid = pod["metadata"]["uid"]
                 if uid not in readers:
                     readers[uid] = threading.Thread(target=pump, args=(pod,), daemon=True)

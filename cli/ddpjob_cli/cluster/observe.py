@@ -14,7 +14,7 @@ from ddpjob_api.names import LABEL_INCARNATION, LABEL_INDEX, LABEL_JOB, TRAINER_
 from ddpjob_api.report import Failure, InEffect
 from ddpjob_api.spec import Ports, Spec
 from ddpjob_cli import ranks
-from ddpjob_cli.cluster.access import Access, Body, core_path, jobs_path
+from ddpjob_cli.cluster.access import Access, Body, NotThere, core_path, jobs_path
 from ddpjob_cli.errors import Forbidden
 from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
 from ddpjob_cli.ranks import Place
@@ -30,7 +30,13 @@ def job_of(access: Access, name: str) -> Body:
     Raises:
         NotThere: there is none; other CommandErrors as `Access`.
     """
-    return access.get(jobs_path(access.namespace, name), f"DDPJob {name} in namespace {access.namespace}")
+    where = f"in namespace {access.namespace}"
+    try:
+        return access.get(jobs_path(access.namespace, name), f"DDPJob {name} {where}")
+    except NotThere:
+        raise NotThere(
+            f"there is no DDPJob {name} {where}; ddpjob top -A lists those of all namespaces"
+        ) from None
 
 
 def pods_of(access: Access, name: str) -> list[Body]:

@@ -5,6 +5,7 @@ needs it.
 """
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Access, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
+NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+"""Of a DDPJob, as the resource definition has it."""
 FILE_WIDTH = 400
 """Columns where there is no terminal to end them."""
 LOOK_EXIT_CODES = """\b
@@ -84,13 +87,20 @@ def chosen(name: str | None, directory: Path | None, target: "Target") -> "Local
     Raises:
         CommandError: neither can be used.
     """
-    from ddpjob_cli.cluster.access import Access
+    from ddpjob_cli.cluster.access import Access, NoCluster
 
     if directory is not None or not target.given:
         run = find(name, directory)
         if run is not None:
             return run
-    return Access(target)
+    if name is not None and not NAME.fullmatch(name):
+        raise Unusable(f"{name!r} is no name of a job: lower-case letters, digits and dashes, a letter first")
+    try:
+        return Access(target)
+    except NoCluster as error:
+        if target.given:
+            raise
+        raise Unusable(f"there is no run {name} in .ddpjob of this folder, and {error}") from error
 
 
 def needed(name: str | None, directory: Path | None) -> None:

@@ -1,10 +1,11 @@
 """`ddpjob explain NAME`: why a job is not running, slow or failed, and what to do."""
 
-import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from ddpjob_cli.commands.common import (
@@ -18,9 +19,11 @@ from ddpjob_cli.commands.common import (
     optional_name,
 )
 from ddpjob_cli.local.look import LocalRun
+from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Target
+    from ddpjob_cli.explain.findings import Finding
     from ddpjob_cli.explain.observation import Observation
 
 STYLES = {"stops": "bold red", "fails": "red", "slows": "yellow", "note": "cyan", "fine": "green"}
@@ -41,16 +44,35 @@ def explain(name: str | None, *, directory: Path | None, target: "Target", as_js
     if as_json:
         entries = [finding.json() for finding in found]
         document = {"name": seen.name, "place": seen.place, "state": seen.state, "findings": entries}
-        click.echo(json.dumps(document, indent=1))
+        tell(document, indent=1)
         return
     out = console()
     out.print(Text.assemble((seen.name, "bold"), f" ({seen.place}): {seen.state or 'no status yet'}"))
-    for finding in found:
-        word = finding.weight.word
-        where = f" [{finding.where}]" if finding.where else ""
-        out.print(Text.assemble((f"{word:>5}", STYLES[word]), f"  {finding.what}", (where, "dim")))
-        if finding.do:
-            out.print(Text.assemble(("    →", "bold"), f"  {finding.do}"))
+    rows = [row for finding in found for row in sentences(finding)]
+    if out.is_terminal:
+        out.print(beside(rows))
+    else:
+        for word, text in rows:
+            out.print(Text(" " * (5 - len(word))), word, "  ", text, sep="")
+
+
+def sentences(finding: "Finding") -> Iterator[tuple[Text, Text]]:
+    """What is the matter, and what to do."""
+    word = finding.weight.word
+    where = f" [{finding.where}]" if finding.where else ""
+    yield Text(word, STYLES[word]), Text.assemble(finding.what, (where, "dim"))
+    if finding.do:
+        yield Text("→", "bold"), Text(finding.do)
+
+
+def beside(rows: Sequence[tuple[Text, Text]]) -> Table:
+    """Sentences that break within their own column."""
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(justify="right", no_wrap=True, min_width=5)
+    lines.add_column(overflow="fold")
+    for row in rows:
+        lines.add_row(*row)
+    return lines
 
 
 def look(name: str | None, directory: Path | None, target: "Target") -> "Observation":

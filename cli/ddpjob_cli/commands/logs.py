@@ -1,6 +1,5 @@
 """`ddpjob logs NAME`: the output of the ranks, from pods or from the folder of a local run, ended ones included."""
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from ddpjob_cli.commands.common import (
 from ddpjob_cli.errors import Unusable
 from ddpjob_cli.lines import Line, Wanted
 from ddpjob_cli.local.look import LocalRun
+from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Target
@@ -79,7 +79,7 @@ def show(lines: Iterator[Line], *, as_json: bool) -> None:
     try:
         for line in lines:
             if as_json:
-                click.echo(json.dumps(line.json()))
+                tell(line.json())
             elif out.is_terminal:
                 text = Text.from_ansi(line.text)
                 out.print(

@@ -1,6 +1,5 @@
 """`ddpjob report NAME -o report.html`: a run as one page that needs nothing beside it."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from ddpjob_cli.commands.common import (
 )
 from ddpjob_cli.errors import Unusable
 from ddpjob_cli.local.look import LocalRun
+from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Target
@@ -45,11 +45,11 @@ def report(
     needed(name, directory)
     data = collect(name, directory, target)
     if as_json:
-        click.echo(json.dumps(numbers(data)))
+        tell(numbers(data))
         return
     file = output or Path(f"{data.seen.name}.html")
     try:
-        file.write_text(page(data))
+        file.write_text(page(data), encoding="utf-8")
     except OSError as error:
         raise Unusable(f"{file}: cannot be written: {error.strerror}") from error
     click.echo(f"{file}: {data.seen.name}, {data.seen.state}, {file.stat().st_size // 1024} KiB")

@@ -1,6 +1,5 @@
 """`ddpjob submit train.py`: a script becomes a job on the cluster, and is followed to its end."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from ddpjob_cli.document import Document, load, one_job
 from ddpjob_cli.errors import RefusedJob, Unusable
 from ddpjob_cli.lint import examine, sentences
 from ddpjob_cli.options import option, settings_option
+from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Access, Target
@@ -120,13 +120,11 @@ def submit(
     if detach:
         click.echo(f"{made}: sent; ddpjob top {job['metadata']['name']} shows it", err=as_json)
         if as_json:
-            click.echo(
-                json.dumps({"name": job["metadata"]["name"], "namespace": job["metadata"]["namespace"]})
-            )
+            tell({"name": job["metadata"]["name"], "namespace": job["metadata"]["namespace"]})
         return
     code_of_exit, ending = follow(access, job, sys.stderr if as_json else sys.stdout)
     if as_json:
-        click.echo(json.dumps(ending))
+        tell(ending)
     context.exit(code_of_exit)
 
 

@@ -1,6 +1,5 @@
 """`ddpjob top`: the jobs there are; `ddpjob top NAME`: the ranks of one."""
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -8,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Group
 from rich.live import Live
+from rich.text import Text
 
 from ddpjob_cli.commands.common import (
     LOOK_EXIT_CODES,
@@ -19,8 +20,9 @@ from ddpjob_cli.commands.common import (
     json_option,
     optional_name,
 )
-from ddpjob_cli.errors import CommandError
+from ddpjob_cli.errors import CommandError, Unreachable
 from ddpjob_cli.local.look import LocalRun, every
+from ddpjob_cli.output import tell
 from ddpjob_cli.table import Overview, RanksView
 
 if TYPE_CHECKING:
@@ -60,16 +62,23 @@ def top(
     look = ranks_look(name, directory, target) if name or directory else jobs_look(target, all_namespaces)
     out = console()
     if as_json:
-        click.echo(json.dumps(look().json(), indent=1))
+        tell(look().json(), indent=1)
         return
     if once or not out.is_terminal:
-        out.print(look().render())
+        out.print(look().render(width=out.width))
         return
+    shown = look()
+    problem = Text("")
     with Live(console=out, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(look().render(height=out.height), refresh=True)
+                table = shown.render(height=out.height, width=out.width)
+                live.update(Group(table, problem), refresh=True)
                 time.sleep(seconds)
+                try:
+                    shown, problem = look(), Text("")
+                except Unreachable as error:
+                    problem = Text(f"{error}; trying again", style="yellow")
         except KeyboardInterrupt:
             sys.exit(0)
 

@@ -18,6 +18,7 @@ from ddpjob_cli.errors import RefusedJob, Unusable
 from ddpjob_cli.lint import examine, sentences
 from ddpjob_cli.local.checks import check
 from ddpjob_cli.options import option, settings_option
+from ddpjob_cli.output import tell
 from ddpjob_cli.tuning.rewriting import with_field
 from ddpjob_cli.tuning.trial import Trial
 from ddpjob_cli.tuning.verdict import NOW, Judged, Measured, Setting, best, judge, to_try
@@ -91,7 +92,7 @@ def tune(
         rewrite(Path(file), document, choice.setting)
         out.print(f"{file}: {words(choice.setting, now)} written")
     if as_json:
-        click.echo(json.dumps(numbers(ranking, choice, now, found)))
+        tell(numbers(ranking, choice, now, found))
 
 
 def judged_job(document: Document, settings: Sequence[str]) -> DDPJob:
@@ -170,13 +171,13 @@ def rewrite(file: Path, document: Document, setting: Setting) -> None:
         Unusable: it cannot be written.
     """
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         index = [node.start_mark.line for node, _ in load(text, str(file))].index(
             document.root.start_mark.line
         )
         for key, value in setting.fields().items():
             text = with_field(text, index, ("spec", "ddp", key), value)
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Unusable(f"{file}: cannot be written: {error.strerror}") from error
 

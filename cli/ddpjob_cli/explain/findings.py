@@ -64,7 +64,8 @@ def findings(seen: Observation) -> list[Finding]:
         *cluster_words(seen),
         *(Finding(weight=Weight.NOTES, what=text) for text in seen.blind),
     ]
-    if not any(finding.weight <= Weight.SLOWS for finding in found):
+    worst = min((finding.weight for finding in found), default=Weight.FINE)
+    if worst > Weight.SLOWS or (worst is Weight.FAILS and seen.is_true(Condition.RUNNING)):
         found.append(well(seen))
     return sorted(found, key=lambda finding: finding.weight)
 
@@ -110,7 +111,12 @@ def ended(seen: Observation, reason: str, message: str) -> Finding:
     said = f"{failure.message} {failure.signal or ''}" if failure else ""
     program = advice.advise(advice.PROGRAM, f"{said} {message}", "")
     do = "; ".join(part for part in (program, ending_advice(reason)) if part)
-    return Finding(weight=Weight.STOPS, what=f"failed: {message or reason}", where=f"Failed/{reason}", do=do)
+    return Finding(
+        weight=Weight.STOPS,
+        what=f"failed: {message.removeprefix('failed: ') or reason}",
+        where=f"Failed/{reason}",
+        do=do,
+    )
 
 
 def ending_advice(reason: str) -> str:
@@ -375,7 +381,8 @@ def cluster_words(seen: Observation) -> Iterator[Finding]:
 def well(seen: Observation) -> Finding:
     """Nothing is wrong."""
     if seen.is_true(Condition.COMPLETE):
-        restarts = f", {seen.restarts} restarts" if seen.restarts else ""
+        spent = f"{seen.restarts} restart{'s' if seen.restarts > 1 else ''}"
+        restarts = f", {spent}" if seen.restarts else ""
         return Finding(weight=Weight.FINE, what=f"it is complete: {seen.step} steps{restarts}")
     facts = (
         [f"step {seen.step}" + (f" of {seen.total_steps}" if seen.total_steps else "")] if seen.step else []
@@ -386,7 +393,8 @@ def well(seen: Observation) -> Finding:
     facts += [f"ETA {words.duration(seen.eta_seconds)}"] if seen.eta_seconds else []
     detail = f": {', '.join(facts)}" if facts else ""
     if seen.is_true(Condition.RUNNING):
-        return Finding(weight=Weight.FINE, what=f"it runs, and nothing is in its way{detail}")
+        how = "it runs again" if seen.restarts else "it runs, and nothing is in its way"
+        return Finding(weight=Weight.FINE, what=f"{how}{detail}")
     return Finding(weight=Weight.FINE, what=f"nothing is wrong so far; {seen.state or 'Starting'}{detail}")
 
 

@@ -194,7 +194,8 @@ class JobDirectory:
             OSError: it cannot be written down.
         """
         (self.path / LAST).unlink(missing_ok=True)
-        (self.path / SPEC).write_text(yaml.safe_dump(render(self.job), sort_keys=False, allow_unicode=True))
+        spec = yaml.safe_dump(render(self.job), sort_keys=False, allow_unicode=True)
+        (self.path / SPEC).write_text(spec, encoding="utf-8")
         (self.run / LIVE).write_text(json.dumps({"name": self.job.metadata.name, "ports": list(ports)}))
 
     def note_end(self, summary: Mapping[str, Any]) -> None:

@@ -51,13 +51,17 @@ def texts(log: Path) -> Iterator[str]:
 def followed(run: LocalRun, found: dict[int, Path], wanted: Wanted) -> Iterator[Line]:
     """What is there, then what comes."""
     tails = {node: Tail(log) for node, log in found.items()}
-    while True:
-        goes_on = run.running()  # asked before the last look, so that nothing said in between is missed
-        for node, tail in tails.items():
-            yield from read(tail.lines(), node=node, pod=f"node {node}", wanted=wanted)
-        if not goes_on:
-            return
-        time.sleep(POLL_SECONDS)
+    try:
+        while True:
+            goes_on = run.running()  # asked before the last look, so that nothing said in between is missed
+            for node, tail in tails.items():
+                yield from read(tail.lines(), node=node, pod=f"node {node}", wanted=wanted)
+            if not goes_on:
+                return
+            time.sleep(POLL_SECONDS)
+    finally:
+        for tail in tails.values():
+            tail.close()
 
 
 class Tail:
@@ -78,6 +82,11 @@ class Tail:
         *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
         yield from (line.decode(errors="replace") for line in whole)
         if turned:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file; the next look opens it anew."""
+        if self._file is not None:
             self._file.close()
             self._file = None
 

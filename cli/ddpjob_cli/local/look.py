@@ -82,7 +82,7 @@ class LocalRun:
     def spec(self) -> str:
         """The resource as it ran, as YAML; empty where none was kept."""
         try:
-            return (self.path / SPEC).read_text()
+            return (self.path / SPEC).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
@@ -152,7 +152,7 @@ def find(name: str | None, directory: Path | None) -> LocalRun | None:
         if not (directory / "state.json").is_file():
             raise Unusable(f"{directory}: nothing has run there; ddpjob run FILE --dir {directory} does")
         return LocalRun(path=directory.absolute())
-    if name is None or "/" in name:
+    if name is None or "/" in name or name in {"", ".", ".."}:
         return None
     path = HOME / name
     return LocalRun(path=path.absolute()) if (path / "state.json").is_file() else None

@@ -39,7 +39,7 @@ def read(file: Path, job: str, node: int) -> History:
     """A launcher's file; the line that it is just writing is left out."""
     rows: list[Row] = []
     incidents: list[Failure] = []
-    for line in file.read_text(errors="replace").splitlines()[1:]:
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
         try:
             found = json.loads(line)
             if "row" in found:

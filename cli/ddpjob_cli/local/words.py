@@ -3,6 +3,7 @@
 Why apart: pure functions of typed values, the same words on a terminal, in a log and in the summary.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 from ddpjob_api.codec import Shape, shapes
@@ -116,7 +117,9 @@ def plain(value: object) -> str:
 
 
 def number(value: float) -> str:
-    """Up to four significant digits, as a person writes them: 0.02131, 1234, 120."""
+    """Up to four significant digits, as a person writes them: 0.02131, 1234, 120, NaN."""
+    if not math.isfinite(value):
+        return {"nan": "NaN", "inf": "∞", "-inf": "-∞"}[str(value)]
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

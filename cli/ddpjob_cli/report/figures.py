@@ -22,6 +22,8 @@ COLOURS = ("#e3a008", "#f97316", "#5b8def", "#2458a6", "#b3261e", "#7e3af2", "#0
 """By `SEGMENTS`."""
 GENERATIONS = ("#93b5f0", "#5b8def", "#2458a6")
 MAX_RANKS = 48
+WIDTH, LEFT, RIGHT, BOTTOM, TOP, LEGEND = 9.0, 0.75, 0.1, 0.5, 0.22, 0.55
+"""Of a figure, its margins, and what a legend needs above the axes, in inches."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ddpjob",
@@ -37,16 +39,27 @@ STYLE: dict[Any, Any] = {
 
 
 def lines(
-    points: Points, *, label: str, span: tuple[float, float], incidents: Sequence[Failure], log: bool = False
+    parts: Sequence[Points],
+    *,
+    label: str,
+    span: tuple[float, float],
+    incidents: Sequence[Failure],
+    log: bool = False,
 ) -> str:
-    """One value over time, with the incidents as lines across it."""
+    """One value over time, in parts that are not joined, with the incidents as lines across it."""
     figure, axes = new(3.0)
     begin, end = span
     scale, unit = time_scale(end - begin)
     axes.set_xlim(0.0, (end - begin) / scale)
-    axes.plot(
-        [(at - begin) / scale for at, _ in points], [value for _, value in points], color=BLUE, linewidth=1.6
-    )
+    for part in parts:
+        axes.plot(
+            [(at - begin) / scale for at, _ in part],
+            [value for _, value in part],
+            color=BLUE,
+            linewidth=1.6,
+            marker="." if len(part) == 1 else "",
+        )
+    points = [point for part in parts for point in part]
     if log and all(value > 0 for _, value in points) and spread(points) > 50:
         axes.set_yscale("log")
     else:
@@ -60,7 +73,7 @@ def lines(
 def bars(times: Sequence[RankTime]) -> str:
     """Where the time of every rank went."""
     shown = times[:MAX_RANKS]
-    figure, axes = new(0.9 + 0.28 * len(shown))
+    figure, axes = new(LEGEND + BOTTOM + 0.28 * len(shown), LEGEND)
     scale, unit = time_scale(max((sum(one.seconds) for one in shown), default=1.0))
     left = [0.0] * len(shown)
     names = [f"rank {one.rank}" for one in shown]
@@ -72,16 +85,18 @@ def bars(times: Sequence[RankTime]) -> str:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(unit)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, frameon=False, fontsize=9)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, frameon=False, fontsize=9)
     return svg(figure)
 
 
-def timeline(lives: Sequence[Life], incidents: Sequence[Failure], begin: float) -> str:
+def timeline(lives: Sequence[Life], incidents: Sequence[Failure], span: tuple[float, float]) -> str:
     """Which generation ran when on which node, and what ended it."""
+    begin = span[0]
+    whole = span[1] - begin
+    scale, unit = time_scale(whole)
     nodes = sorted({life.node for life in lives})
-    figure, axes = new(1.0 + 0.34 * min(len(nodes), MAX_RANKS))
-    scale, unit = time_scale(max(life.end for life in lives) - begin)
-    whole = max(life.end for life in lives) - begin
+    figure, axes = new(TOP + BOTTOM + 0.34 * min(len(nodes), MAX_RANKS))
+    axes.set_xlim(0.0, (span[1] - begin) / scale)
     for life in lives:
         line = nodes.index(life.node)
         if line >= MAX_RANKS:
@@ -113,16 +128,17 @@ def mark(axes: "Axes", incidents: Sequence[Failure], begin: float, scale: float)
             str(number),
             (place, 1.0),
             xycoords=("data", "axes fraction"),
-            xytext=(3, -10),
+            xytext=(0, 3),
             textcoords="offset points",
+            ha="center",
             color=RED,
             fontsize=9,
             fontweight="bold",
         )
 
 
-def new(height: float) -> "tuple[Figure, Axes]":
-    """An empty figure.
+def new(height: float, top: float = TOP) -> "tuple[Figure, Axes]":
+    """An empty figure, all in inches; `top` is what is left above the axes.
 
     Raises:
         Unusable: the extra is not installed.
@@ -135,7 +151,11 @@ def new(height: float) -> "tuple[Figure, Axes]":
             "a report's figures need matplotlib, which is not installed; pip install 'ddpjob[report]'"
         ) from error
     mpl.rcParams.update(STYLE)
-    figure = NewFigure(figsize=(9.0, height), layout="constrained")
+    figure = NewFigure(figsize=(WIDTH, height))
+    # The same margins everywhere, so that an incident is at the same place in all figures.
+    figure.subplots_adjust(
+        left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, bottom=BOTTOM / height, top=1 - top / height
+    )
     return figure, figure.subplots()
 
 

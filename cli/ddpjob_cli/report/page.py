@@ -54,9 +54,11 @@ def numbers(data: ReportData) -> dict[str, Any]:
     return {
         **table.facts(data.seen),
         "findings": [finding.json() for finding in data.findings],
-        "loss": series.loss(rows),
-        "throughput": series.throughput(rows),
-        "steps": series.steps(rows),
+        "curves": {
+            "loss": series.loss(rows),
+            "samplesPerSecond": series.throughput(rows),
+            "step": series.steps(rows),
+        },
         "ranks": [
             {"rank": one.rank, "seconds": dict(zip(series.SEGMENTS, one.seconds, strict=True))}
             for one in series.times(rows)
@@ -118,18 +120,18 @@ def curves(data: ReportData) -> Iterator[str]:
     loss, rate, steps = series.loss(rows), series.throughput(rows), series.steps(rows)
     if loss:
         yield "<h2>Loss</h2>" + figures.lines(
-            loss, label="loss", span=(begin, end), incidents=data.incidents, log=True
+            series.apart(loss, rows), label="loss", span=(begin, end), incidents=data.incidents, log=True
         )
     if rate:
         label = "samples per second"
         yield "<h2>Throughput</h2>" + figures.lines(
-            rate, label=label, span=(begin, end), incidents=data.incidents
+            [rate], label=label, span=(begin, end), incidents=data.incidents
         )
     if steps:
         yield "<h2>Progress</h2>" + figures.lines(
-            steps, label="step", span=(begin, end), incidents=data.incidents
+            [steps], label="step", span=(begin, end), incidents=data.incidents
         )
-    yield "<h2>Incidents</h2>" + figures.timeline(series.lives(rows), data.incidents, begin)
+    yield "<h2>Incidents</h2>" + figures.timeline(series.lives(rows), data.incidents, (begin, end))
     yield incident_table(data.incidents, begin)
     times = series.times(rows)
     if times:
@@ -149,10 +151,14 @@ def incident_table(incidents: Sequence[Failure], begin: float) -> str:
         at = figures.moment(failure.at)
         when = words.duration(at - begin) if at is not None and at >= begin > 0 else failure.at or ""
         place = " on ".join(part for part in (failure.pod or "", failure.host_node or "") if part)
-        cells = (str(number), when, failure.reason.value, words.blame(failure), place)
-        lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th>{name}</th>" for name in ("", "after", "reason", "who and what", "pod"))
-    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+        lines.append((str(number), when, failure.reason.value, words.blame(failure), place))
+    named = any(place for *_, place in lines)  # a local run has no pods
+    heads = ("", "after", "reason", "who and what", *(["pod"] if named else []))
+    return f"<table>{row('th', heads)}{''.join(row('td', cells[: len(heads)]) for cells in lines)}</table>"
+
+
+def row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
 
 def time_table(times: Sequence[series.RankTime]) -> str:

@@ -3,6 +3,7 @@
 Why apart: pure, and the only place that knows how pods that followed each other become one line. Must not: draw.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -81,6 +82,14 @@ def loss(rows: Rows) -> Points:
         if points:
             return points
     return []
+
+
+def apart(points: Points, rows: Rows) -> list[Points]:
+    """The points of each generation: between the last of one and the first of the next nothing is known."""
+    begun = [life.begin for life in lives(rows) if life.node == min(rows)]
+    bounds = [*begun, math.inf]
+    parts = [[point for point in points if low <= point[0] < high] for low, high in pairwise(bounds)]
+    return [part for part in parts if part]
 
 
 def steps(rows: Rows) -> Points:

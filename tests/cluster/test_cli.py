@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,24 @@ from tests.cluster.jobs import SMALL, Job, condition, script_job, submit
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 TRAIN = """
-import time, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 from pkg.model import net
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 print("hello from", dist.get_rank(), flush=True)
-for step in range(60):
+step, over = 0, torch.zeros(1)
+while not over:
     loss = model(torch.ones(4, 8)).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(0.2)
+    step += 1
+    if step == 5 and dist.get_rank() == 1 and os.environ["DDPJOB_GENERATION"] == "1":
+        raise ValueError("bad sample 17")
+    time.sleep(0.1)
+    over = torch.tensor([float(os.path.exists("/tmp/over"))])
+    dist.broadcast(over, 0)
 dist.destroy_process_group()
 """
 FAILS = """
@@ -35,6 +42,24 @@ import os
 if os.environ["RANK"] == "1":
     import no_such_module
 """
+
+PENDING: list[tuple[str, dict[str, Any], str, str, str]] = [
+    # job, its spec, the reason in PodsReady, what explain says, and what it advises
+    (
+        "gpu",
+        {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}},
+        "Unschedulable",
+        "Insufficient nvidia.com/gpu",
+        "no node has enough free nvidia.com/gpu",
+    ),
+    (
+        "image",
+        {"image": "localhost:1/no/such:image"},
+        "ImagePullFailed",
+        "localhost:1/no/such:image",
+        "registry",
+    ),
+]
 
 
 class Cli:
@@ -65,10 +90,18 @@ class Cli:
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--json"))
 
+    def at_once(self, *commands: tuple[str, ...]) -> list[str]:
+        """What several print, which do not wait for each other."""
+        with ThreadPoolExecutor(len(commands)) as pool:
+            return list(pool.map(lambda command: self(*command), commands))
+
 
 @pytest.fixture(scope="module")
 def namespace(installation: Installation) -> Iterator[str]:
+    """With the jobs that will not start, so that they are as they will be when they are looked at."""
     with installation.cluster.namespace("cli") as name:
+        for job, spec, *_ in PENDING:
+            submit(installation.cluster, name, *script_job(job, "print('hello')", **spec))
         yield name
 
 
@@ -77,59 +110,73 @@ def cli(installation: Installation, namespace: str, tmp_path: Path) -> Cli:
     return Cli(installation, namespace, tmp_path)
 
 
-def ranks_with_steps(cli: Cli, name: str) -> dict[str, Any]:
-    """What `top` says once every rank has made steps."""
+def again_with_steps(cli: Cli, name: str) -> dict[str, Any]:
+    """What `top` says once every rank has made steps after the restart."""
     deadline = time.monotonic() + 120
     while True:
         found: dict[str, Any] = cli.json("top", name)
-        if len(found["ranks"]) == 2 and all(rank["stepSeconds"] for rank in found["ranks"]):
+        if found["restarts"] == 1 and [bool(rank["stepSeconds"]) for rank in found["ranks"]] == [True, True]:
             return found
         assert time.monotonic() < deadline, found
 
 
-def test_a_script_is_sent_watched_and_reported(installation: Installation, cli: Cli) -> None:
+def test_a_script_is_sent_watched_through_a_restart_and_reported(
+    installation: Installation, cli: Cli
+) -> None:
     program = cli.folder / "program"
     (program / "pkg").mkdir(parents=True)
     (program / "train.py").write_text(TRAIN)
     (program / "pkg" / "__init__.py").touch()
-    (program / "pkg" / "model.py").write_text(
-        "import torch\n\ndef net():\n    return torch.nn.Linear(8, 8)\n"
-    )
+    model = "import torch\n\ndef net():\n    return torch.nn.Linear(8, 8)\n"
+    (program / "pkg" / "model.py").write_text(model)
     job = Job(installation.cluster, cli.namespace, "train")
-    options = [
-        "--folder",
-        "program",
-        "--nodes",
-        "2",
-        "--set",
-        f"resourcesPerNode={json.dumps(SMALL)}",
-        "--json",
-    ]
-    sending = cli.start("submit", "program/train.py", *options)
+    options = ["--folder", "program", "--nodes", "2", "--set", f"resourcesPerNode={json.dumps(SMALL)}"]
+    sending = cli.start("submit", "program/train.py", *options, "--json")
     try:
-        job.until_step(3)
-        live = ranks_with_steps(cli, "train")
+        job.until(lambda seen: seen.get("status", {}).get("restarts") == 1, "it was restarted")
+        live = again_with_steps(cli, "train")
         assert [(rank["rank"], rank["pod"]) for rank in live["ranks"]] == [(0, "train-0"), (1, "train-1")]
         assert {rank["hostNode"] for rank in live["ranks"]} <= set(installation.cluster.nodes)
         assert all(rank["samplesPerSecond"] > 0 for rank in live["ranks"])
-        assert ("train", "Running") in [(one["name"], one["state"]) for one in cli.json("top")]
-        assert cli("logs", "train", "--rank", "1") == "[rank 1] hello from 1\n"
-        assert cli.json("explain", "train")["findings"][-1]["weight"] == "fine"
-        assert len(cli.json("report", "train")["curves"]["step"]) > 1
+        jobs, log, explained, _ = cli.at_once(
+            ("top", "--json"),
+            ("logs", "train", "--rank", "1"),
+            ("explain", "train", "--json"),
+            ("report", "train", "-o", "live.html"),
+        )
+        states = {one["name"]: (one["state"], one["restarts"]) for one in json.loads(jobs)}
+        assert states["train"] == ("Running", 1)
+        assert all(line.startswith("[rank 1] ") for line in log.splitlines())
+        assert (log.count("hello from 1\n"), log.count("ValueError: bad sample 17\n")) == (2, 1)
+        first, *_, last = json.loads(explained)["findings"]
+        assert (first["weight"], "rank 1 (node 1): ValueError: bad sample 17" in first["what"]) == (
+            "fails",
+            True,
+        )
+        assert (last["weight"], "it runs again" in last["what"]) == ("fine", True)
+        installation.cluster.kubectl(
+            "exec", "train-0", "-n", cli.namespace, "-c", "trainer", "--", "touch", "/tmp/over"
+        )
         output, errors = sending.communicate(timeout=200)
     finally:
         sending.kill()
         sending.wait()
     assert sending.returncode == 0, errors
     ending = json.loads(output)
-    assert (ending["outcome"], ending["steps"], ending["restarts"]) == ("Done", 60, 0)
-    assert cli("logs", "train", "--rank", "1") == "[rank 1] hello from 1\n"
-    after = cli.json("report", "train")
-    assert after["notInThisReport"] == []
-    assert [rank["rank"] for rank in after["ranks"]] == [0, 1]
-    assert after["curves"]["step"][-1][1] == 60
-    assert "out.html" in cli("report", "train", "-o", "out.html")
-    assert (cli.folder / "out.html").read_text().count("<svg") == 5
+    assert (ending["outcome"], ending["restarts"]) == ("Done", 1)
+    numbers, said, again = cli.at_once(
+        ("report", "train", "--json"), ("report", "train", "-o", "out.html"), ("logs", "train", "--failed")
+    )
+    found = json.loads(numbers)
+    assert found["notInThisReport"] == []
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert [(one["rank"], one["reason"]) for one in found["incidents"]] == [(1, "ProgramFailed")]
+    assert found["curves"]["step"][-1][1] == ending["steps"] > 5
+    assert "out.html" in said
+    for page in ("live.html", "out.html"):
+        text = (cli.folder / page).read_text()
+        assert (text.count("<svg"), "ValueError: bad sample 17" in text) == (5, True)
+    assert again == log
     (code,) = (volume for volume in job.pods()[0]["spec"]["volumes"] if volume["name"] == "code")
     owner = installation.cluster.get("configmap", code["configMap"]["name"], namespace=cli.namespace)
     assert owner["metadata"]["ownerReferences"][0]["uid"] == job.get()["metadata"]["uid"]
@@ -145,36 +192,17 @@ def refused(cli: Cli, *arguments: str, code: int) -> str:
     return errors
 
 
-@pytest.mark.parametrize(
-    ("name", "spec", "reason", "what", "do"),
-    [
-        (
-            "gpu",
-            {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}},
-            "Unschedulable",
-            "Insufficient nvidia.com/gpu",
-            "no node has enough free nvidia.com/gpu",
-        ),
-        (
-            "image",
-            {"image": "localhost:1/no/such:image"},
-            "ImagePullFailed",
-            "localhost:1/no/such:image",
-            "registry",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason", "what", "do"), [(row[0], *row[2:]) for row in PENDING])
 def test_a_job_that_does_not_start_is_explained(
-    installation: Installation, cli: Cli, name: str, spec: dict[str, Any], reason: str, what: str, do: str
+    installation: Installation, cli: Cli, name: str, reason: str, what: str, do: str
 ) -> None:
-    job = submit(installation.cluster, cli.namespace, *script_job(name, "print('hello')", **spec))
+    job = Job(installation.cluster, cli.namespace, name)
     job.until(
         lambda seen: condition(seen, "PodsReady").get("reason") == reason, f"PodsReady is {reason}", 120
     )
     first = cli.json("explain", name)["findings"][0]
     assert (first["weight"], what in first["what"], do in first["do"]) == ("stops", True, True), first
     assert "there is no pod" in refused(cli, "logs", name, code=2)
-    job.delete()
 
 
 def test_a_failed_job_is_explained_with_its_culprit(installation: Installation, cli: Cli) -> None:

@@ -93,7 +93,7 @@ def misbehave(what: str) -> None:
 
 
 made = 0
-while step < plan["steps"]:
+while step < plan["steps"] and not Path(plan.get("until", "/nonexistent")).exists():
     if fault and made == plan.get("after", 2):
         misbehave(fault)
     if "together" in plan:

@@ -210,16 +210,16 @@ def test_a_launcher_told_to_leave_before_it_has_joined_ends_at_once(job: MakeJob
 
 
 def test_a_wrong_token_is_refused_in_words_and_does_not_disturb_the_job(job: MakeJob) -> None:
-    run = job(2, script(20), recovery={**RECOVERY, "rendezvousTimeoutSeconds": 20})
+    run = job(2, script(20), recovery={**RECOVERY, "rendezvousTimeoutSeconds": 10})
+    stranger = run.launch(1, token=b"another")
     first = run.launch(0)
     first.wrote("node 0 (test-0) joined")
-    stranger = run.launch(1, token=b"another")
     stranger.wrote("the token is not this job's")
     first.wrote("without the job's token")
     assert run.report().state is RunState.WAITING
     assert run.report().missing_nodes == (1,)
     assert first.code() == 88
-    assert "rendezvous timed out after 20 s: node 1 of 2" in first.message.message
+    assert "rendezvous timed out after 10 s: node 1 of 2" in first.message.message
     assert stranger.code() == 88
     assert "it refused" in stranger.message.message or "no coordinator" in stranger.message.message
 

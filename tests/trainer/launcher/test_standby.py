@@ -60,7 +60,7 @@ def standby_pids(launcher: Running) -> list[int]:
     ]  # fmt: skip
 
 
-def stepping(job: LocalJob, steps: int = 100000, **plan: Any) -> dict[str, Any]:
+def stepping(steps: int = 100000, **plan: Any) -> dict[str, Any]:
     return {"script": {"args": [str(PROGRAM), json.dumps({"steps": steps, **plan})]}}
 
 
@@ -72,8 +72,8 @@ def states(launcher: Running, times: int) -> list[Any]:
     ]
 
 
-def test_every_rank_goes_on_in_its_standby_and_the_job_ends_as_usual(job: MakeJob) -> None:
-    run = job(2, {"script": {"args": [str(PROGRAM), json.dumps({"steps": 1500})]}})
+def test_every_rank_goes_on_in_its_standby_and_the_job_ends_as_usual(job: MakeJob, tmp_path: Path) -> None:
+    run = job(2, stepping(until=str(tmp_path / "end")))
     launchers = run.launch_all()
     ready(run, 0, 1)
     waiting = [standby_pids(launcher)[0] for launcher in launchers]
@@ -82,6 +82,7 @@ def test_every_rank_goes_on_in_its_standby_and_the_job_ends_as_usual(job: MakeJo
         launcher.wrote(f"[rank {rank}] generation 2 from step 0")
         assert metric(run, "warm_starts", rank) == {str(rank): 1}
         assert worker_pid(run, rank, rank, generation=2) == waiting[rank]
+    (tmp_path / "end").touch()
     assert [launcher.code() for launcher in launchers] == [0, 0]
     assert launchers[0].message.restarts == 1
     assert all(gone(pid) for pid in waiting)

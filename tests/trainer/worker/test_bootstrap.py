@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.spec import DDP, Backend
 
 pytestmark = pytest.mark.timeout(200)
+AT_ONCE = 3
 
 LOOK = """
 import argparse, json, os, sys
@@ -95,6 +98,39 @@ PROGRAMS = {
 }
 
 
+MODULES = [
+    ["-m", "pkg.train", "a", "b"],
+    ["-m", "pkg"],
+    ["-m", "pkg.missing"],
+    ["-c", "import sys; print(sys.argv, sys.path[0], __name__)", "x"],
+    ["pkg"],
+    ["missing.py"],
+    ["link.py"],
+    ["-m", "pdb", "-c", "n", "-c", "q", "link.py"],
+    ["-m", "timeit", "-n", "1", "-r", "1", "-s", "import sys; print(sys.argv)", "raise ValueError"],
+]
+
+
+def run_script(name: str, folder: Path) -> tuple[Rank, Rank, Rank]:
+    (folder / "folder").mkdir()
+    (folder / "folder" / "train.py").write_text(PROGRAMS[name])
+    return each_way(folder, ["folder/train.py", "--epochs", "3"])
+
+
+def run_module(args: list[str], folder: Path) -> tuple[Rank, Rank, Rank]:
+    package = folder / "pkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "helper.py").write_text("VALUE = 7")
+    (package / "train.py").write_text(
+        "from .helper import VALUE\nprint(VALUE)" + LOOK + "\nraise ValueError(VALUE)"
+    )
+    (package / "__main__.py").write_text(LOOK)
+    (folder / "link.py").symlink_to(package / "__main__.py")
+    (package / "__pycache__").mkdir()
+    return each_way(folder, args)
+
+
 def each_way(folder: Path, args: list[str]) -> tuple[Rank, Rank, Rank]:
     """The program under plain python, under the bootstrap, and in a standby, in the same folder."""
     return (
@@ -110,11 +146,33 @@ def assert_alike(plain: Rank, ours: Rank) -> None:
     assert ours.stderr == plain.stderr
 
 
+@pytest.fixture(scope="module")
+def ways(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mapping[str, Future[tuple[Rank, Rank, Rank]]]]:
+    """The chosen programs, some at once: each is a few short processes that leave a core idle half of the time."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = {}
+        for item in request.session.items:
+            if item.path == request.path and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+                given = item.callspec.params
+                if "name" in given:
+                    found[item.nodeid] = pool.submit(
+                        run_script, given["name"], tmp_path_factory.mktemp("script")
+                    )
+                elif "args" in given:
+                    found[item.nodeid] = pool.submit(
+                        run_module, given["args"], tmp_path_factory.mktemp("module")
+                    )
+        yield found
+        pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_script_behaves_as_under_plain_python(name: str, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "train.py").write_text(PROGRAMS[name])
-    plain, *ours = each_way(tmp_path, ["folder/train.py", "--epochs", "3"])
+def test_a_script_behaves_as_under_plain_python(
+    name: str, ways: Mapping[str, Future[tuple[Rank, Rank, Rank]]], request: pytest.FixtureRequest
+) -> None:
+    plain, *ours = ways[request.node.nodeid].result()
     for each in ours:
         assert_alike(plain, each)
         if plain.returncode >= 0 and name != "hard exit":
@@ -122,33 +180,11 @@ def test_a_script_behaves_as_under_plain_python(name: str, tmp_path: Path) -> No
             assert each[Slot.STATE] == WorkerState.FINISHED
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ["-m", "pkg.train", "a", "b"],
-        ["-m", "pkg"],
-        ["-m", "pkg.missing"],
-        ["-c", "import sys; print(sys.argv, sys.path[0], __name__)", "x"],
-        ["pkg"],
-        ["missing.py"],
-        ["link.py"],
-        ["-m", "pdb", "-c", "n", "-c", "q", "link.py"],
-        ["-m", "timeit", "-n", "1", "-r", "1", "-s", "import sys; print(sys.argv)", "raise ValueError"],
-    ],
-    ids=" ".join,
-)
-def test_modules_folders_and_links_behave_as_under_plain_python(args: list[str], tmp_path: Path) -> None:
-    package = tmp_path / "pkg"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "helper.py").write_text("VALUE = 7")
-    (package / "train.py").write_text(
-        "from .helper import VALUE\nprint(VALUE)" + LOOK + "\nraise ValueError(VALUE)"
-    )
-    (package / "__main__.py").write_text(LOOK)
-    (tmp_path / "link.py").symlink_to(package / "__main__.py")
-    (package / "__pycache__").mkdir()
-    plain, *ours = each_way(tmp_path, args)
+@pytest.mark.parametrize("args", MODULES, ids=" ".join)
+def test_modules_folders_and_links_behave_as_under_plain_python(
+    args: list[str], ways: Mapping[str, Future[tuple[Rank, Rank, Rank]]], request: pytest.FixtureRequest
+) -> None:
+    plain, *ours = ways[request.node.nodeid].result()
     for each in ours:
         assert_alike(plain, each)
 

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ddpjob_api.codec import render
 from ddpjob_cli import ranks
 from ddpjob_cli.explain.observation import Observation
 from ddpjob_cli.local import words
@@ -86,6 +87,8 @@ class RanksView:
         shown = job.ranks if height is None else job.ranks[: max(4, height - MORE_LINES)]
         head = Text.assemble((job.name, "bold"), f" ({job.place})  ", state(job), f"  {summary(job)}")
         parts: list[RenderableType] = [head]
+        if job.time is not None and job.time.total:
+            parts.append(Text(f"time: {words.uses(job.time)}", style="dim"))
         if job.ranks:
             styles = ["yellow" if slow is not None and rank is slow[0] else "" for rank in shown]
             parts += fitted(RANK_COLUMNS, [rank_cells(rank) for rank in shown], width, styles)
@@ -191,6 +194,7 @@ def facts(job: Observation) -> dict[str, Any]:
         "restarts": job.restarts,
         "disruptions": job.disruptions,
         "goodputPercent": job.goodput_percent,
+        "time": render(job.time) if job.time else {},
         "efficiency": dict(job.efficiency),
     }
 

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.jobs import inside
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.goodput import Times
 from ddpjob_api.history import History, RankSums, Row
 from ddpjob_api.report import Failure, InEffect, Override
 from ddpjob_cli.explain.findings import findings
@@ -98,6 +99,8 @@ def data() -> ReportData:
         restarts=1,
         step=400,
         loss=0.01,
+        goodput_percent=90,
+        time=Times(useful_seconds=90, restart_seconds=10),
         last_failure=said,
         ddp=ddp,
     )
@@ -125,7 +128,8 @@ def test_the_page_is_whole_and_needs_nothing_beside_it() -> None:
         "Throughput",
         "Progress",
         "Incidents",
-        "Where the time went",
+        "What the time of the job went to",
+        "Where the time of each rank went",
         "DDP settings in effect",
         "Environment",
         "The resource",
@@ -133,7 +137,7 @@ def test_the_page_is_whole_and_needs_nothing_beside_it() -> None:
     ]
     assert not re.search(r'(?:src|href)="(?!#)', text), "something is loaded from elsewhere"
     figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(figures) == 5
+    assert len(figures) == 6
     assert all(len(list(ET.fromstring(figure).iter())) > 50 for figure in figures)
     for words in (
         "ValueError: &lt;bad&gt; sample",

@@ -91,6 +91,7 @@ JOB = {
         "restarts": 1,
         "disruptions": 2,
         "goodputPercent": 93.4,
+        "time": {"usefulSeconds": 93, "queueingSeconds": 0, "restartSeconds": 7},
         "progress": {
             "step": 41,
             "totalSteps": 180,
@@ -129,6 +130,7 @@ def test_ranks_are_a_table_and_the_slow_one_is_named() -> None:
     ]  # fmt: skip
     view = RanksView(job=seen(*ranks.ranks(places)))
     assert text(view)[1:] == [
+        "time: useful 1 min 33 s, restart 7 s",
         "RANK POD NODE STEP PHASE STEP TIME DATA EXPOSED COMM SAMPLES/S LOSS",
         "0 digits-0 w1 25 data 100 ms 10 % 10 % 320 0.25",
         "1 digits-1 w1 25 data 100 ms 10 % 10 % 320 0.25",

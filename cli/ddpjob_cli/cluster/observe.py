@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ddpjob_api.codec import Invalid, load, parse_spec
+from ddpjob_api.goodput import Times
 from ddpjob_api.names import LABEL_INCARNATION, LABEL_INDEX, LABEL_JOB, TRAINER_CONTAINER
 from ddpjob_api.report import Failure, InEffect
 from ddpjob_api.spec import Ports, Spec
@@ -120,6 +121,7 @@ def observation(
         loss=progress.get("loss"),
         eta_seconds=progress.get("etaSeconds"),
         goodput_percent=status.get("goodputPercent"),
+        time=tolerant(Times, status.get("time")),
         efficiency=status.get("efficiency") or {},
         last_failure=tolerant(Failure, status.get("lastFailure")),
         ddp=tolerant(InEffect, status.get("ddp")),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_api.conditions import Condition
+from ddpjob_api.goodput import Times
 from ddpjob_api.report import Failure, InEffect
 from ddpjob_api.spec import Spec
 from ddpjob_cli.ranks import Rank
@@ -82,6 +83,8 @@ class Observation:
     loss: float | None = None
     eta_seconds: float | None = None
     goodput_percent: float | None = None
+    time: Times | None = None
+    """What its seconds went to, where that is known."""
     efficiency: Mapping[str, object] = field(default_factory=dict)
     """`status.efficiency`, where the operator writes one."""
     last_failure: Failure | None = None

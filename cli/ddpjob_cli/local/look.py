@@ -18,6 +18,7 @@ import yaml
 
 from ddpjob_api.codec import Invalid, load, parse
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.goodput import Times
 from ddpjob_api.report import Failure, InEffect, JobReport, RunState
 from ddpjob_api.spec import Spec
 from ddpjob_cli import ranks
@@ -203,6 +204,7 @@ def running(
         loss=report.progress.loss,
         eta_seconds=report.progress.eta,
         goodput_percent=report.spent.times.goodput if report.spent else None,
+        time=report.spent.times if report.spent else None,
         last_failure=report.last_failure,
         ddp=report.ddp,
         ranks=found,
@@ -236,6 +238,7 @@ def ended(run: LocalRun, last: Mapping[str, Any], now: float) -> Observation:
         step=int(last.get("steps") or 0),
         loss=last.get("loss"),
         goodput_percent=last.get("goodputPercent"),
+        time=tolerant(Times, last.get("time")),
         last_failure=failure,
         ddp=tolerant(InEffect, last.get("ddp")),
         now=now,

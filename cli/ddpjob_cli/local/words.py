@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ddpjob_api.codec import Shape, shapes
+from ddpjob_api.goodput import Times, Use
 from ddpjob_api.report import Failure, InEffect, JobReport, Override, RunState
 
 SETTINGS: tuple[Shape, ...] = tuple(
@@ -141,6 +142,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def uses(time: Times) -> str:
+    """`useful 8 min 3 s, start 12 s, repeated 2 s`: what the time went to, without what took none."""
+    return ", ".join(f"{use.value} {duration(seconds)}" for use in Use if (seconds := time.of(use)) >= 0.5)
 
 
 def progress(report: JobReport) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from ddpjob_api.goodput import Times, Use
 from ddpjob_api.report import Failure
 from ddpjob_cli.errors import Unusable
 from ddpjob_cli.report.series import SEGMENTS, Life, Points, RankTime
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 BLUE, RED, GREY = "#2458a6", "#b3261e", "#6b7280"
 COLOURS = ("#e3a008", "#f97316", "#5b8def", "#2458a6", "#b3261e", "#7e3af2", "#0e9f6e", "#84cc16", "#cbd5e1")
 """By `SEGMENTS`."""
+USES = {
+    Use.USEFUL: "#0e9f6e", Use.QUEUEING: "#6b7280", Use.START: "#5b8def", Use.RESTART: "#e3a008",
+    Use.HANG: "#b3261e", Use.REPEATED: "#f97316", Use.OTHER: "#cbd5e1",
+}  # fmt: skip
 GENERATIONS = ("#93b5f0", "#5b8def", "#2458a6")
 MAX_RANKS = 48
 WIDTH, LEFT, RIGHT, BOTTOM, TOP, LEGEND = 9.0, 0.75, 0.1, 0.5, 0.22, 0.55
@@ -86,6 +91,23 @@ def bars(times: Sequence[RankTime]) -> str:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(unit)
     axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=5, frameon=False, fontsize=9)
+    return svg(figure)
+
+
+def uses(time: Times) -> str:
+    """What the whole time of the job went to, as one bar."""
+    figure, axes = new(LEGEND + BOTTOM + 0.4, LEGEND)
+    scale, unit = time_scale(time.total)
+    left = 0.0
+    for use in Use:
+        seconds = time.of(use)
+        if seconds > 0:
+            axes.barh("job", seconds / scale, left=left, color=USES[use], label=use.value, height=0.7)
+            left += seconds / scale
+    axes.set_xlim(0.0, left)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(unit)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=7, frameon=False, fontsize=9)
     return svg(figure)
 
 

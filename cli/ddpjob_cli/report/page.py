@@ -87,7 +87,7 @@ def facts(data: ReportData) -> str:
         *(
             (name, plain(value))
             for name, value in list(data.result.items())[:6]
-            if name not in {"loss", "steps", "ranks"}
+            if name not in {"loss", "steps", "ranks", "parameterHash"}
         ),
     ]
     cells = "".join(
@@ -133,6 +133,9 @@ def curves(data: ReportData) -> Iterator[str]:
         )
     yield "<h2>Incidents</h2>" + figures.timeline(series.lives(rows), data.incidents, (begin, end))
     yield incident_table(data.incidents, begin)
+    if data.seen.time is not None and data.seen.time.total:
+        said = f'<p class="none">{escape(words.uses(data.seen.time))}</p>'
+        yield "<h2>What the time of the job went to</h2>" + figures.uses(data.seen.time) + said
     times = series.times(rows)
     if times:
         more = (
@@ -140,7 +143,7 @@ def curves(data: ReportData) -> Iterator[str]:
             if len(times) > figures.MAX_RANKS
             else ""
         )
-        yield "<h2>Where the time went</h2>" + figures.bars(times) + more + time_table(times)
+        yield "<h2>Where the time of each rank went</h2>" + figures.bars(times) + more + time_table(times)
 
 
 def incident_table(incidents: Sequence[Failure], begin: float) -> str:

@@ -53,13 +53,14 @@ def prepare() -> None:
     """Put the process's own standard output behind an `Outlet`; signs that its encoding lacks become `?`."""
     if sys.stdout is None:  # closed by the caller: the next file must not get its number
         sys.stdout = open(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")  # noqa: SIM115
-    if sys.stdout is not sys.__stdout__:
+    own = sys.__stdout__
+    if own is None or sys.stdout is not own:
         return
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(Outlet(sys.stdout.fileno(), "w", closefd=False)),
-        encoding=sys.stdout.encoding,
+        io.BufferedWriter(Outlet(own.fileno(), "w", closefd=False)),
+        encoding=own.encoding,
         errors="replace",
-        line_buffering=sys.stdout.isatty(),
+        line_buffering=own.isatty(),
     )
 
 

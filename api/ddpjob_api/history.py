@@ -4,15 +4,13 @@ Why apart: the launcher writes it, `ddpjob report` reads it, from a file, from `
 counters are sums since the pod began, so a row that is thinned out takes nothing with it but resolution.
 """
 
-import base64
-import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpjob_api.codec import Invalid, load, render
 from ddpjob_api.fields import limited
 from ddpjob_api.metrics import PHASES
+from ddpjob_api.packing import MAX_WORD_BYTES, pack_document, unpack_document
 from ddpjob_api.report import Failure
 
 VERSION = 2
@@ -20,9 +18,6 @@ VERSION = 2
 MAX_ROWS = 600
 LOG_MARK = "history: "
 """Begins the launcher's line that carries the history of a pod that ends."""
-MAX_LINE_BYTES = 12 * 1024
-"""Of that line; container runtimes cut lines at 16 KiB."""
-MAX_UNPACKED_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +69,8 @@ def pack(history: History) -> str:
     rows: Sequence[Row] = history.rows
     while True:
         fewer = History(job=history.job, node=history.node, rows=tuple(rows), incidents=history.incidents)
-        text = json.dumps(render(fewer), separators=(",", ":")).encode()
-        word = base64.b64encode(zlib.compress(text, 9)).decode()
-        if len(word) <= MAX_LINE_BYTES or len(rows) <= 2:
+        word = pack_document(render(fewer))
+        if len(word) <= MAX_WORD_BYTES or len(rows) <= 2:
             return word
         rows = thinned(rows)
 
@@ -84,7 +78,6 @@ def pack(history: History) -> str:
 def unpack(word: str) -> History | None:
     """What `pack` made; None where it is something else."""
     try:
-        plain = zlib.decompressobj().decompress(base64.b64decode(word, validate=True), MAX_UNPACKED_BYTES)
-        return load(History, json.loads(plain))
-    except (ValueError, zlib.error, Invalid):
+        return load(History, unpack_document(word))
+    except (ValueError, Invalid):
         return None

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ddpjob_api.history import LOG_MARK
+from ddpjob_api import history, postmortem
 
 RANK = re.compile(r"^\[rank (\d+)\] ")
 OWN = "[ddpjob] "
 """Begins the lines of the launcher itself."""
+PACKED = (OWN + history.LOG_MARK, OWN + postmortem.LOG_MARK)
+"""Begin those that no person reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,6 @@ def parse(text: str, node: int, pod: str) -> Line | None:
     match = RANK.match(text)
     if match is not None:
         return Line(node=node, pod=pod, rank=int(match[1]), text=text[match.end() :])
-    if text.startswith(OWN + LOG_MARK):
+    if text.startswith(PACKED):
         return None
     return Line(node=node, pod=pod, rank=None, text=text.removeprefix(OWN))

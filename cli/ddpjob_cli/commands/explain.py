@@ -31,14 +31,22 @@ STYLES = {"stops": "bold red", "fails": "red", "slows": "yellow", "note": "cyan"
 
 @click.command(epilog=LOOK_EXIT_CODES)
 @optional_name
+@click.option("--stacks", is_flag=True, help="What each rank did when the job hung last: its stacks.")
 @directory_option
 @cluster_options
 @json_option
-def explain(name: str | None, *, directory: Path | None, target: "Target", as_json: bool) -> None:
+def explain(
+    name: str | None, *, stacks: bool, directory: Path | None, target: "Target", as_json: bool
+) -> None:
     """Say why a job does not run, is slow or has failed, in the cluster's own words, and what to do."""
     from ddpjob_cli.explain.findings import findings
 
     needed(name, directory)
+    if stacks:
+        from ddpjob_cli.commands.stacks import show
+
+        show(name, directory, target, as_json=as_json)
+        return
     seen = look(name, directory, target)
     found = findings(seen)
     if as_json:

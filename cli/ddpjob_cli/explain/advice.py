@@ -176,7 +176,8 @@ ENDINGS = {
     Reason.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds, or take it out",
     Reason.RENDEZVOUS_TIMEOUT: "what kept pods or ranks away is below; recovery.rendezvousTimeoutSeconds is how long they may take",
     Reason.OOM_KILLED: "raise resourcesPerNode.limits.memory, or use a smaller batch or fewer DataLoader workers",
-    Reason.NO_PROGRESS: "the log of the rank named has its stacks; a collective that not all ranks reach is the usual cause",
+    Reason.NO_PROGRESS: "ddpjob explain NAME --stacks shows what every rank did; a collective that not all ranks reach is "
+    "the usual cause",
     Reason.NODE_LOST: "the node went away; nothing to change in the job",
     Reason.DISRUPTED: "pods were evicted or preempted: a priorityClassName in template, or nodes that are not reclaimed",
 }

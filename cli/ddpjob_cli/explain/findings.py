@@ -240,19 +240,22 @@ def blamed(seen: Observation, failure: Failure) -> Finding:
         if part
     )
     rank = f" --rank {failure.rank}" if failure.rank is not None else " --failed"
-    logs = f"ddpjob logs {seen.name}{rank}"
+    more = f"ddpjob logs {seen.name}{rank} has the traceback"
+    if failure.reason is Reason.NO_PROGRESS:
+        more = f"ddpjob explain {seen.name} --stacks has the stacks of all ranks"
     said = f"{failure.message} {failure.signal or ''}"
     limit = next((pod.memory_limit for pod in seen.pods if pod.memory_limit), "")
     do = advice.advise(advice.PROGRAM, said, "")
     if failure.reason is Reason.OOM_KILLED:
         do = f"raise resourcesPerNode.limits.memory (now {limit or 'not set'}), or use less: smaller batches, fewer workers"
     elif not do:
-        do = advice.ENDINGS.get(failure.reason, "") if failure.reason is not Reason.PROGRAM_FAILED else ""
+        own = {Reason.PROGRAM_FAILED, Reason.NO_PROGRESS}  # of which the command below tells more
+        do = advice.ENDINGS.get(failure.reason, "") if failure.reason not in own else ""
     return Finding(
         weight=Weight.NOTES if seen.is_true(Condition.COMPLETE) else Weight.FAILS,
         what=f"{'survived' if seen.is_true(Condition.COMPLETE) else 'last failure'}: {words.blame(failure)}{spent}",
         where=place,
-        do="; ".join(part for part in (do, f"{logs} has the traceback") if part),
+        do="; ".join(part for part in (do, more) if part),
     )
 
 

@@ -27,6 +27,7 @@ import yaml
 
 from ddpjob_api.codec import render
 from ddpjob_api.plan import plan
+from ddpjob_api.postmortem import FOLDER
 from ddpjob_api.spec import DDPJob
 from ddpjob_cli.errors import RefusedJob, Unusable
 from ddpjob_cli.local.environment import NodePaths
@@ -268,6 +269,8 @@ class JobDirectory:
         """Another training begins; one that goes on keeps what was recorded."""
         for file in self.path.glob(f"node-*/{HISTORY}"):
             file.unlink(missing_ok=True)
+        for folder in self.path.glob(f"node-*/{FOLDER}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _put_aside(self) -> None:
         aside = self.path / "previous"
@@ -332,7 +335,9 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 def visible(folder: Path) -> list[Path]:
     """What was saved there, without fences and half-written files of ours."""
-    return [entry for entry in folder.iterdir() if entry.name != "term" and ".tmp" not in entry.name]
+    return [
+        entry for entry in folder.iterdir() if entry.name not in {"term", FOLDER} and ".tmp" not in entry.name
+    ]
 
 
 def identity(job: DDPJob) -> dict[str, str]:

@@ -9,8 +9,14 @@ import pytest
 from tests.trainer.launcher.local import LocalJob, eventually
 from tests.trainer.launcher.test_scenarios import script
 
+from ddpjob_api.codec import load
 from ddpjob_api.conditions import Reason
 from ddpjob_api.page import Phase, Slot, WorkerState
+from ddpjob_api.postmortem import LOG_MARK
+from ddpjob_api.report import Failure
+from ddpjob_cli.cluster.hangs import parts_in
+from ddpjob_cli.hangs import put_together
+from ddpjob_cli.lines import OWN
 from ddpjob_trainer.launcher.watchdog import Watchdog, waits
 from ddpjob_trainer.page import Page
 
@@ -55,7 +61,7 @@ def test_the_rank_that_stands_still_is_named_and_all_start_again(
 ) -> None:
     program = script(20, faults={"1": {"1": fault}}, state=str(tmp_path), **plan)
     run = job(2, program, recovery=RECOVERY, checkpoint={"everySteps": 1000})
-    first, second = run.launch_all()
+    first, second = (run.launch(node, DDPJOB_POD_UID=f"uid-{node}") for node in (0, 1))
     first.wrote("[rank 0] generation 2")
     failure = run.report().last_failure
     assert failure is not None
@@ -67,9 +73,17 @@ def test_the_rank_that_stands_still_is_named_and_all_start_again(
     kept = tmp_path / "checkpoints" / "post-mortem" / "generation-1"
     assert {path.name for path in kept.iterdir()} >= {"rank-1.txt", "rank-1.json"}
     assert "in misbehave" in (kept / "rank-1.txt").read_text()
-    assert json.loads((kept / "rank-1.json").read_text())["step"] == 2
+    assert json.loads((kept / "rank-1.json").read_text())["view"]["step"] == 2
     assert [first.code(), second.code()] == [0, 0]
     assert (first.message.restarts, first.message.disruptions) == (1, 0)
+    verdict = load(Failure, json.loads((kept / "verdict.json").read_text()))
+    assert verdict == failure
+    lines = (first.output + second.output).splitlines()
+    found = put_together(parts_in([line for line in lines if line.startswith(OWN + LOG_MARK)]))
+    assert found is not None and found.verdict == verdict
+    assert [(rank.view.rank, rank.node) for rank in found.ranks] == [(1, 1), (0, 0)]
+    assert all("in misbehave" in rank.stacks or "in meet" in rank.stacks for rank in found.ranks)
+    assert found.ranks[0].view.stopped == (fault == "stop")
     spent = first.message.spent
     assert spent is not None and second.message.spent == spent
     assert spent.times.hang_seconds >= 0.9  # of the two before the verdict, or of the time-out

@@ -1,18 +1,17 @@
-"""Where the ranks of a crew stand when their generation is stopped, and what is kept of it for people.
+"""Where the ranks of a crew stand when their generation is stopped.
 
 Why apart: pages, /proc and stacks are read while the workers still live, and whatever is in them (or is missing) must
-not keep the stop from going on. Must not: signal anybody (`crew.py`), or compare ranks (`culprit.py`).
+not keep the stop from going on. Must not: signal anybody (`crew.py`), compare ranks (`culprit.py`), or keep anything
+(`postmortems.py`).
 
 torch's flight recorder is not taken: only the process itself can dump it, from Python, and a hung one runs none.
 """
 
 import contextlib
-import json
+import math
 import os
 import re
-import shutil
 import sysconfig
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +19,6 @@ from ddpjob_api.page import Phase, Slot, WorkerState
 from ddpjob_api.report import RankView
 from ddpjob_trainer.page import Page
 
-FOLDER = "post-mortem"
-KEPT = 5
-"""Generations whose stacks are kept."""
 MAX_STACKS_BYTES = 256 * 1024
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)$')
 PACKAGES = tuple(
@@ -125,47 +121,6 @@ def answered(pid: int, number: int, stacks: Path) -> bool:
     return gone or (begun and not busy)
 
 
-def folder_of(checkpoint_dir: Path | None, run_dir: Path) -> Path:
-    """Beside the checkpoints, which outlive the pod more often; else where the pages are."""
-    return (checkpoint_dir or run_dir) / FOLDER
-
-
 def numbers(page: Page) -> dict[str, float]:
-    """A copy of a page's slots."""
-    return {slot.name.lower(): page[slot] for slot in Slot}
-
-
-def keep(folder: Path, generation: int, found: RankView, snapshot: Mapping[str, float], stacks: Path) -> Path:
-    """Write what is known of one rank; returns the generation's folder.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    target = folder / f"generation-{generation}"
-    target.mkdir(parents=True, exist_ok=True)
-    text = read(stacks) or "no stacks: the process did not answer within the time for it\n"
-    (target / f"rank-{found.rank}.txt").write_text(text)
-    document = {
-        "rank": found.rank,
-        "step": found.step,
-        "phase": found.phase,
-        "phase_seconds": found.phase_seconds,
-        "collective_sequence": found.sequence,
-        "stopped": found.stopped,
-        "place": found.place,
-        "page": dict(snapshot),
-    }
-    (target / f"rank-{found.rank}.json").write_text(json.dumps(document, indent=1) + "\n")
-    prune(folder)
-    return target
-
-
-def prune(folder: Path) -> None:
-    """Keep the newest generations."""
-    numbered: list[tuple[int, Path]] = []
-    for path in folder.glob("generation-*"):
-        number = path.name.removeprefix("generation-")
-        if number.isdecimal():
-            numbered.append((int(number), path))
-    for _, path in sorted(numbered)[:-KEPT]:
-        shutil.rmtree(path, ignore_errors=True)
+    """A copy of a page's slots that are neither 0 nor no number."""
+    return {slot.name.lower(): value for slot in Slot if (value := page[slot]) and math.isfinite(value)}

@@ -24,6 +24,7 @@ from ddpjob_api.names import (
     LauncherEnv,
 )
 from ddpjob_api.plan import Plan, plan
+from ddpjob_api.postmortem import FOLDER
 from ddpjob_api.spec import Spec
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class Config:
             shared=checkpoint is not None and checkpoint.persistent_volume_claim is not None,
             by_step=task,
         )
+
+    @property
+    def post_mortem_dir(self) -> Path:
+        """Beside the checkpoints, which outlive the pod more often; else beside the history, or where the pages are."""
+        beside = self.history.parent if self.history is not None else self.run_dir
+        return (self.checkpoint_dir or beside) / FOLDER
 
     @property
     def memory_dir(self) -> Path | None:

@@ -32,6 +32,7 @@ from ddpjob_trainer.launcher.environment import TETHER_WORDS, command_line, work
 from ddpjob_trainer.launcher.examination import Examination
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
+from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.standby import Standby
 from ddpjob_trainer.launcher.timing import (
@@ -61,6 +62,7 @@ class Crew:
         sink: Sink,
         oom: OomCounter,
         reserve: Reserve,
+        post_mortems: PostMortems,
         on_exit: Callable[["Crew", WorkerExit], None],
         keep: Callable[[Coroutine[None, None, None]], object],
     ) -> None:
@@ -84,9 +86,8 @@ class Crew:
         self.examination = Examination(
             self.workers,
             self.generation,
-            run_dir=config.run_dir,
-            checkpoint_dir=config.checkpoint_dir,
-            say=sink.say,
+            node=config.node,
+            post_mortems=post_mortems,
         )
 
     def begin(self, environ: Mapping[str, str], resume_dir: Path | None = None) -> None:

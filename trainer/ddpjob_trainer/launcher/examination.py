@@ -6,13 +6,14 @@ Must not: end a worker (`crew.py`) or say who is to blame (`culprit.py`).
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.postmortem import RankKept
 from ddpjob_api.report import RankView
 from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import STACKS_SIGNAL
+from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.timing import POST_MORTEM_SECONDS, STACKS_LOOK_SECONDS, STACKS_SECONDS
 from ddpjob_trainer.launcher.verdict import Rank
 from ddpjob_trainer.launcher.workers import Worker, signal_to
@@ -26,16 +27,14 @@ class Examination:
         workers: Sequence[Worker],
         generation: int,
         *,
-        run_dir: Path,
-        checkpoint_dir: Path | None,
-        say: Callable[[str], None],
+        node: int,
+        post_mortems: PostMortems,
     ) -> None:
         """`workers` may still grow."""
         self._workers = workers
         self._generation = generation
-        self._run_dir = run_dir
-        self._checkpoint_dir = checkpoint_dir
-        self._say = say
+        self._node = node
+        self._post_mortems = post_mortems
         self.views: dict[int, RankView] = {}
         """Where the ranks stood when they were stopped."""
 
@@ -72,18 +71,18 @@ class Examination:
             rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self._ranks
         }
         if post_mortem:
-            self._keep_post_mortem(snapshots)
-
-    def _keep_post_mortem(self, snapshots: Mapping[int, Mapping[str, float]]) -> None:
-        folder = autopsy.folder_of(self._checkpoint_dir, self._run_dir)
-        try:
-            for rank in self._ranks:
-                kept = autopsy.keep(
-                    folder, self._generation, self.views[rank.rank], snapshots[rank.rank], rank.files.stacks
-                )
-            self._say(f"stacks and pages of the ranks here are kept in {kept}")
-        except OSError as error:
-            self._say(f"stacks and pages cannot be kept in {folder}: {error}")
+            self._post_mortems.examined(
+                self._generation,
+                [
+                    RankKept(
+                        view=self.views[rank.rank],
+                        node=self._node,
+                        page=snapshots[rank.rank],
+                        stacks=autopsy.read(rank.files.stacks),
+                    )
+                    for rank in self._ranks
+                ],
+            )
 
     def glance(self) -> tuple[RankView, ...]:
         """Where the ranks stand now, without their stacks; those furthest behind first."""

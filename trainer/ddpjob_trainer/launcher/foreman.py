@@ -33,6 +33,7 @@ from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Sink
 from ddpjob_trainer.launcher.pace import pace_of
 from ddpjob_trainer.launcher.peers.preparation import Preparation
+from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
 from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
@@ -51,6 +52,7 @@ class Foreman:
         *,
         sink: Sink,
         preparation: Preparation,
+        post_mortems: PostMortems,
         send: Callable[[Message], None],
         keep: Callable[[Coroutine[None, None, None]], object],
         on_unkillable: Callable[[str], None],
@@ -63,6 +65,7 @@ class Foreman:
         self._view = view
         self._sink = sink
         self._preparation = preparation
+        self._post_mortems = post_mortems
         self._send = send
         self._keep = keep
         self._on_unkillable = on_unkillable
@@ -109,6 +112,7 @@ class Foreman:
             sink=self._sink,
             oom=self._oom,
             reserve=self.reserve,
+            post_mortems=self._post_mortems,
             on_exit=self._worker_ended,
             keep=self._keep,
         )

@@ -41,6 +41,7 @@ from ddpjob_trainer.launcher.link import Link
 from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.output import Sink
 from ddpjob_trainer.launcher.peers.preparation import Preparation
+from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.server import Server
 from ddpjob_trainer.launcher.view import View
 
@@ -71,12 +72,14 @@ class Launcher:
             say=sink.say,
         )
         self.preparation = Preparation(config, self.memory, say=sink.say, send=self.link.send, keep=self.keep)
+        self.post_mortems = PostMortems(config.post_mortem_dir, in_log=config.on_cluster, say=sink.say)
         self.foreman = Foreman(
             config,
             self.memory,
             self.view,
             sink=sink,
             preparation=self.preparation,
+            post_mortems=self.post_mortems,
             send=self.link.send,
             keep=self.keep,
             on_unkillable=self.unkillable,
@@ -239,13 +242,16 @@ class Launcher:
             self.departure.give_up()
 
     def learn(self) -> None:
-        """The job's incidents, into the history of node 0."""
+        """The job's incidents, into the history and the post-mortems of node 0."""
         if self.server is not None:
-            self.view.recorder.learn(self.server.core.report().failures)
+            failures = self.server.core.report().failures
+            self.view.recorder.learn(failures)
+            self.post_mortems.judged(failures)
 
     def hand_down(self) -> None:
         """What is known of the run, into the log: a pod that has ended answers nobody, and its log is kept."""
         self.learn()
+        self.post_mortems.repeat()
         if self.config.on_cluster:
             self.sink.say(LOG_MARK + pack(self.view.recorder.all()))
 

@@ -19,7 +19,7 @@ class TimeBook:
         self._times = spent.times if spent else Times()
         self._first_step_at = spent.first_step_at if spent else None
         self._reached = spent.reached if spent else 0
-        self._until = spent.until if spent else None
+        self._until = spent.until if spent and spent.until > 0 else None
         """Unix time; known until `_mark` is."""
         self._mark: float | None = None
         """Up to here every second is entered."""

@@ -1,0 +1,173 @@
+"""`ddpjob explain NAME --stacks`: what each rank did in the newest hang, from files and from logs."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.api_server import ApiServer, listed
+
+from ddpjob_api.codec import render
+from ddpjob_api.conditions import Reason
+from ddpjob_api.postmortem import LOG_MARK, PostMortem, RankKept, pack
+from ddpjob_api.report import Failure, RankView
+from ddpjob_cli import main as entry
+from ddpjob_cli.hangs import put_together
+from ddpjob_trainer.launcher.postmortems import PostMortems
+
+AT = "2026-01-01T00:10:00Z"
+VERDICT = Failure(
+    reason=Reason.NO_PROGRESS,
+    rank=2,
+    node=1,
+    message="no step for 60 s: it stands in train.py:20 in load",
+    location="train.py:20",
+    generation=4,
+    at=AT,
+    also=(1,),
+)
+
+
+def kept(rank: int, **view: Any) -> RankKept:
+    seen = {"step": 7, "phase": "backward", "phase_seconds": 45.0, "joined": True, "sequence": 14, **view}
+    return RankKept(
+        view=RankView(rank=rank, **seen),
+        node=rank // 2,
+        page={"step": 7.0},
+        stacks=f'Current thread 0x1:\n  File "train.py", line 20 in rank_{rank}\n',
+    )
+
+
+Explain = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explain:
+    """`ddpjob explain … --stacks` in this process: exit code, standard output and error."""
+
+    def run(*arguments: str, cwd: Path) -> tuple[int, str, str]:
+        monkeypatch.chdir(cwd)
+        monkeypatch.setattr(sys, "argv", ["ddpjob", "explain", *arguments, "--stacks"])
+        with pytest.raises(SystemExit) as way_out:
+            entry.main()
+        code = way_out.value.code
+        assert code is None or isinstance(code, int)
+        return code or 0, *capsys.readouterr()
+
+    return run
+
+
+CULPRIT = kept(2, step=6, phase="data", stopped=True, place="train.py:20 in load")
+
+
+def test_parts_of_all_nodes_make_one_hang_the_culprit_first() -> None:
+    parts = [
+        PostMortem(generation=4, at="2026-01-01T00:09:58Z", ranks=(kept(0), kept(1))),
+        PostMortem(generation=4, at="2026-01-01T00:09:59Z", ranks=(CULPRIT, kept(3))),
+        PostMortem(generation=4, at=AT, verdict=VERDICT),
+        PostMortem(generation=3, at="2026-01-01T00:01:00Z", ranks=(kept(0),)),
+        PostMortem(
+            generation=4, at="2026-01-01T00:09:58Z", ranks=(kept(0), kept(1))
+        ),  # said again at the end
+    ]
+    hang = put_together(parts)
+    assert hang is not None and (hang.generation, hang.at) == (4, AT)
+    assert [rank.view.rank for rank in hang.ranks] == [2, 1, 0, 3]
+    lines = list(hang.lines())
+    assert lines[0] == (
+        "generation 4, 2026-01-01T00:10:00Z: rank 2 (node 1): no step for 60 s: it stands in train.py:20 in load "
+        "(also rank 1)"
+    )
+    assert lines[2:5] == [
+        "rank 2 (node 1): step 6, in data for 45 s, collective 14, stopped (SIGSTOP), at train.py:20 in load",
+        "  Current thread 0x1:",
+        '    File "train.py", line 20 in rank_2',
+    ]
+    assert put_together([]) is None
+
+
+def test_without_a_verdict_the_ranks_are_shown_all_the_same() -> None:
+    hang = put_together([PostMortem(generation=4, at=AT, ranks=(kept(1), kept(0)))])
+    assert hang is not None
+    assert "the verdict is not known" in next(hang.lines())
+    assert [rank.view.rank for rank in hang.ranks] == [0, 1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Runs below `.ddpjob`: one that saves on each node, one that does not save, one that never hung."""
+    for name, places in {
+        "saves": ["node-0/checkpoints", "node-1/checkpoints"], "bare": ["node-0", "node-1"], "sound": [],
+    }.items():  # fmt: skip
+        run = tmp_path / ".ddpjob" / name
+        run.mkdir(parents=True)
+        (run / "state.json").write_text('{"run": 0, "finished": false}')
+        for node, place in enumerate(places):
+            (run / place).mkdir(parents=True)
+            keeper = PostMortems(run / place / "post-mortem", in_log=False, say=lambda _: None)
+            keeper.examined(3, [kept(0)])
+            os.utime(run / place / "post-mortem" / "generation-3", (1, 1))
+            keeper.examined(4, [[kept(0), kept(1)], [CULPRIT, kept(3)]][node])
+            if node == 0:
+                keeper.judged([VERDICT])
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["saves", "bare"])
+def test_the_stacks_of_a_local_run(folder: Path, name: str, explain: Explain) -> None:
+    code, out, err = explain(name, "--json", cwd=folder)
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["name"], found["generation"], found["verdict"]) == (name, 4, render(VERDICT))
+    assert [(rank["rank"], rank["node"]) for rank in found["ranks"]] == [(2, 1), (1, 0), (0, 0), (3, 1)]
+    assert found["ranks"][0]["stacks"] == CULPRIT.stacks
+    assert found["ranks"][0]["page"] == {"step": 7.0}
+    _, text, _ = explain(name, cwd=folder)
+    assert text.startswith("generation 4, ") and "line 20 in rank_3" in text
+
+
+def test_no_hang_is_a_sentence(folder: Path, explain: Explain) -> None:
+    code, _, err = explain("sound", cwd=folder)
+    assert code == 2
+    assert "sound: no hang is known. Stacks are kept when" in err
+
+
+def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(
+    tmp_path: Path, explain: Explain
+) -> None:
+    def pod(index: int) -> dict[str, Any]:
+        labels = {"ddpjob.dev/index": str(index), "ddpjob.dev/incarnation": "0"}
+        state = {"name": "trainer", "state": {"terminated": {"exitCode": 88}}}
+        return {
+            "metadata": {"name": f"train-{index}", "uid": f"u{index}", "labels": labels},
+            "status": {"phase": "Failed", "containerStatuses": [state]},
+        }
+
+    def log(*parts: PostMortem) -> tuple[int, object]:
+        packed = "".join(f"[ddpjob] {LOG_MARK}{pack(part)}\n" for part in parts)
+        return 200, f"[rank 0] step 7\n[ddpjob] {LOG_MARK}broken\n{packed}[ddpjob] failed\n"
+
+    base = "/api/v1/namespaces/team/pods"
+    since = "&sinceTime=2026-01-01T00:05:00Z"
+    job = {"metadata": {"name": "train"}, "status": {"lastFailure": render(VERDICT)}}
+    with ApiServer() as api:
+        api.answers = {
+            "GET /apis/ddpjob.dev/v1alpha1/namespaces/team/ddpjobs/train": (200, job),
+            f"GET {base}?labelSelector=ddpjob.dev/name=train&limit=500": listed(pod(0), pod(1)),
+            f"GET {base}/train-0/log?container=trainer{since}": log(
+                PostMortem(generation=4, at=AT, ranks=(kept(0), kept(1))),
+                PostMortem(generation=4, at=AT, verdict=VERDICT),
+            ),
+        }
+        api.refuse(f"GET {base}/train-1/log?container=trainer{since}", 404, "gone")
+        config = api.kubeconfig(tmp_path)
+        code, out, err = explain("train", "--kubeconfig", config, cwd=tmp_path)
+        assert code == 0, err
+        assert "rank 1 (node 0): step 7, in backward for 45 s, collective 14" in out
+        api.refuse(f"GET {base}/train-0/log?container=trainer{since}", 403, "no pods/log for you")
+        code, _, err = explain("train", "--kubeconfig", config, cwd=tmp_path)
+    assert code == 77
+    assert "no pods/log for you" in err

@@ -82,7 +82,9 @@ def test_the_rank_that_stands_still_is_named_and_all_start_again(
     found = put_together(parts_in([line for line in lines if line.startswith(OWN + LOG_MARK)]))
     assert found is not None and found.verdict == verdict
     assert [(rank.view.rank, rank.node) for rank in found.ranks] == [(1, 1), (0, 0)]
-    assert all("in misbehave" in rank.stacks or "in meet" in rank.stacks for rank in found.ranks)
+    culprit, witness = (rank.stacks for rank in found.ranks)
+    assert "in misbehave" in culprit
+    assert "in meet" in witness if plan["together"] > 1 else not witness, "one whose time was out has ended"
     assert found.ranks[0].view.stopped == (fault == "stop")
     spent = first.message.spent
     assert spent is not None and second.message.spent == spent
@@ -168,3 +170,45 @@ def test_a_command_cannot_be_watched_and_says_so(job: MakeJob) -> None:
     (launcher,) = run.launch_all()
     assert launcher.code() == 0
     assert "progressTimeoutSeconds has no effect: the steps of a command are not seen" in launcher.output
+
+
+SKIPS = """
+import os, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DDP(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def settle():
+    dist.barrier()  # the other rank goes on to the next gradients
+
+
+for step in range(6):
+    if (os.environ["DDPJOB_GENERATION"], os.environ["RANK"], step) == ("1", "1", 3):
+        settle()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_rank_in_a_collective_that_the_other_skips_is_named(job: MakeJob, tmp_path: Path) -> None:
+    """With torch: both are in a collective, and only one of them in that of this step."""
+    (tmp_path / "train.py").write_text(SKIPS)
+    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 3, "warmStandby": False}
+    run = job(2, {"script": {"args": [str(tmp_path / "train.py")]}}, recovery=recovery)
+    first, second = run.launch_all()
+    assert [first.code(), second.code()] == [0, 0], first.output
+    (failure,) = verdicts(run.folder)
+    assert (failure.reason, failure.rank, failure.step) == (Reason.NO_PROGRESS, 1, 3)
+    assert "train.py:11 in settle" in failure.message
+    stacks = [path.read_text() for path in run.folder.glob("run-*/post-mortem/generation-1/rank-*.txt")]
+    assert len(stacks) == 2 and all("Current thread" in text for text in stacks)
+    assert first.message.restarts == 1
+
+
+def verdicts(folder: Path) -> list[Failure]:
+    return [
+        load(Failure, json.loads(path.read_text())) for path in folder.glob("**/post-mortem/*/verdict.json")
+    ]

@@ -14,7 +14,12 @@ from ddpjob_api.report import RankView
 from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import STACKS_SIGNAL
 from ddpjob_trainer.launcher.postmortems import PostMortems
-from ddpjob_trainer.launcher.timing import POST_MORTEM_SECONDS, STACKS_LOOK_SECONDS, STACKS_SECONDS
+from ddpjob_trainer.launcher.timing import (
+    HELD_SECONDS,
+    POST_MORTEM_SECONDS,
+    STACKS_LOOK_SECONDS,
+    STACKS_SECONDS,
+)
 from ddpjob_trainer.launcher.verdict import Rank
 from ddpjob_trainer.launcher.workers import Worker, signal_to
 
@@ -55,11 +60,7 @@ class Examination:
         }
         snapshots = {rank.rank: autopsy.numbers(rank.page) for rank in self._ranks}
         asked = self._ask_for_stacks()
-        if asked and post_mortem:
-            for rank in asked:
-                pid = pids[rank.rank]
-                if rank.rank in stopped and pid:
-                    signal_to(pid, signal.SIGCONT)  # so that it can answer at all
+        held = {pid for rank in asked if post_mortem and rank.rank in stopped and (pid := pids[rank.rank])}
         seconds = STACKS_SECONDS + (POST_MORTEM_SECONDS if post_mortem else 0.0)
         for _ in range(round(seconds / STACKS_LOOK_SECONDS)):
             if all(
@@ -67,6 +68,10 @@ class Examination:
             ):
                 break
             await asyncio.sleep(STACKS_LOOK_SECONDS)
+            if held and loop.time() - now >= HELD_SECONDS:
+                for pid in held:
+                    signal_to(pid, signal.SIGCONT)  # so that it can answer at all
+                held = set()
         self.views = {
             rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self._ranks
         }

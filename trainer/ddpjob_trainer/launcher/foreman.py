@@ -150,7 +150,7 @@ class Foreman:
             stacks = self._stop_by is None or message.post_mortem
             self._keep(self.end(stacks=stacks, post_mortem=message.post_mortem))
         elif not crew.stopping:
-            self._keep(self._crew_over(crew))
+            self._keep(self._crew_over(crew, post_mortem=message.post_mortem))
 
     async def keep_reserve(self) -> None:
         """Have standbys for the next generation; none where there will be none here."""
@@ -199,11 +199,13 @@ class Foreman:
         elif crew.succeeded or crew.stopped_on_request:
             self._keep(self._crew_over(crew))
 
-    async def _crew_over(self, crew: Crew) -> None:
+    async def _crew_over(self, crew: Crew, *, post_mortem: bool = False) -> None:
         """All workers have ended by themselves."""
         if crew.stopping:
             return
         crew.stopping = True
+        if post_mortem:
+            await crew.examination.examine(post_mortem=True)
         if crew.succeeded:
             await crew.drain()  # what a worker left running may still have something to say
         await self._put_away(crew)

@@ -21,7 +21,7 @@ from ddpjob_trainer.launcher.memory import wall
 
 KEPT = 5
 """Generations whose stacks are kept."""
-NO_STACKS = "no stacks: the process did not answer within the time for it\n"
+NO_STACKS = "no stacks: the process had ended, or did not answer within the time for it\n"
 
 
 class PostMortems:

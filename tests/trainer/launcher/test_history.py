@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.history import MAX_LINE_BYTES, MAX_ROWS, History, RankSums, Row, pack, thinned, unpack
+from ddpjob_api.history import MAX_ROWS, History, RankSums, Row, pack, thinned, unpack
+from ddpjob_api.packing import MAX_WORD_BYTES
 from ddpjob_api.report import Failure
 from ddpjob_trainer.launcher.recorder import Recorder
 
@@ -94,7 +95,7 @@ def test_a_folder_that_is_not_there_yet_is_made(tmp_path: Path) -> None:
 def test_a_line_of_the_log_carries_the_history(ranks: int) -> None:
     rows = tuple(row(1.7 * n + n * n % 7, ranks=ranks) for n in range(64 if ranks > 100 else MAX_ROWS))
     word = pack(History(job="one", node=0, rows=rows, incidents=(FAILURE,)))
-    assert len(word) <= MAX_LINE_BYTES
+    assert len(word) <= MAX_WORD_BYTES
     found = unpack(word)
     assert found is not None
     assert (found.rows[0], found.rows[-1], found.incidents) == (rows[0], rows[-1], (FAILURE,))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tests.cli.jobs import ddpjob
+from tests.cli.jobs import inside, write
 from tests.cli.running import Running
+from tests.trainer.launcher.conftest import PROGRAM
 
 from ddpjob_cli import ranks
 from ddpjob_cli.cluster.observe import observation
@@ -16,8 +17,6 @@ from ddpjob_cli.explain.observation import Observation
 from ddpjob_cli.ranks import Place, parse
 from ddpjob_cli.scraping import Scraper
 from ddpjob_cli.table import Overview, RanksView
-
-ROOT = Path(__file__).parents[2]
 
 
 def metrics(steps: int, *, data: float, comm: float, rank: int = 3) -> str:
@@ -149,20 +148,21 @@ def test_more_ranks_than_lines_are_counted() -> None:
 
 
 def test_a_run_is_seen_from_outside_while_it_runs_and_afterwards(tmp_path: Path) -> None:
-    example = ROOT / "examples" / "digits.yaml"
-    with Running(example, "--set", "task.epochs=100000", cwd=tmp_path) as run:
-        run.wait_for("DDP settings in effect")
+    """The program makes steps without torch, so that the two ranks are there at once."""
+    spec = {"nodes": 2, "script": {"args": [str(PROGRAM), json.dumps({"steps": 100000})]}}
+    with Running(write(tmp_path, spec, "digits"), cwd=tmp_path) as run:
+        run.wait_for("[rank 0] generation 1")
         run.wait_for("step ")
-        found = json.loads(ddpjob("top", "digits", "--json", cwd=tmp_path).stdout)
-        (job,) = json.loads(ddpjob("top", "--json", cwd=tmp_path, KUBECONFIG="/nowhere").stdout)
-        explained = ddpjob("explain", "digits", cwd=tmp_path).stdout
+        found = json.loads(inside("top", "digits", "--json", cwd=tmp_path).stdout)
+        (job,) = json.loads(inside("top", "--json", cwd=tmp_path, KUBECONFIG="/nowhere").stdout)
+        explained = inside("explain", "digits", cwd=tmp_path).stdout
         run.signal(2)
         assert run.end()[0] == 85
     assert (found["state"], [rank["rank"] for rank in found["ranks"]]) == ("Running", [0, 1])
     assert all(rank["step"] > 0 and rank["stepSeconds"] > 0 for rank in found["ranks"])
     assert (job["name"], job["local"], job["state"]) == ("digits", True, "Running")
     assert "digits (.ddpjob/digits): Running" in explained
-    after = json.loads(ddpjob("top", "digits", "--json", cwd=tmp_path).stdout)
+    after = json.loads(inside("top", "digits", "--json", cwd=tmp_path).stdout)
     assert (after["state"], after["step"] > 0) == ("Stopped", True)
     rows = [
         json.loads(line)

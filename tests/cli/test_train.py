@@ -11,6 +11,8 @@ from tests.cli.running import Running, processes_with
 from tests.cli.test_run import ENDING
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+COLD = ("--set", "recovery.warmStandby=false")
+"""Where nothing is restarted: standbys would import torch once more in each rank, on the test's time."""
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -46,7 +48,7 @@ def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path
 
 
 def test_ctrl_c_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
-    options = ("--nodes", "1", "--processes-per-node", "2", "--set", "task.seed=1")
+    options = ("--nodes", "1", "--processes-per-node", "2", *COLD, "--set", "task.seed=1")
     with Running(EXAMPLES / "digits.yaml", *options, cwd=tmp_path) as run:
         run.wait_for("[rank 0] epoch 1 step 23/138")
         run.signal(signal.SIGINT)
@@ -71,7 +73,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) ->
 
 
 def test_a_script_runs_with_the_resources_settings_and_each_override_has_its_line(tmp_path: Path) -> None:
-    result = ddpjob("run", EXAMPLES / "script.yaml", "--json", cwd=tmp_path)
+    result = ddpjob("run", EXAMPLES / "script.yaml", *COLD, "--json", cwd=tmp_path)
     ending = last_json(result)
     assert (result.returncode, ending["steps"], ending["allReduces"]) == (0, 40, 40)
     wanted = {"backend": "gloo", "bucketCapMB": 1, "timeoutSeconds": 120}
@@ -90,7 +92,7 @@ def test_a_script_runs_with_the_resources_settings_and_each_override_has_its_lin
 
 
 def test_the_guides_values_are_in_effect_on_a_cpu_with_gloo(tmp_path: Path) -> None:
-    result = ddpjob("run", EXAMPLES / "hf-guide.yaml", "--backend", "Gloo", "--json", cwd=tmp_path)
+    result = ddpjob("run", EXAMPLES / "hf-guide.yaml", "--backend", "Gloo", *COLD, "--json", cwd=tmp_path)
     ending = last_json(result)
     assert result.returncode == 0, result.stderr
     assert (ending["steps"], ending["allReduces"]) == (10, 10)
@@ -103,7 +105,8 @@ def test_the_guides_values_are_in_effect_on_a_cpu_with_gloo(tmp_path: Path) -> N
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, and NCCL would run")
 def test_nccl_without_a_gpu_is_refused_once_and_not_tried_again(tmp_path: Path) -> None:
-    result = ddpjob("run", EXAMPLES / "hf-guide.yaml", "--nodes", "1", "--json", cwd=tmp_path)
+    options = ("--nodes", "1", "--backend", "NCCL", "--json")
+    result = ddpjob("run", EXAMPLES / "script.yaml", *options, cwd=tmp_path)
     ending = last_json(result)
     assert (result.returncode, ending["outcome"]) == (86, "Refused")
     assert ending["message"].startswith(
@@ -115,7 +118,7 @@ def test_nccl_without_a_gpu_is_refused_once_and_not_tried_again(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["torchrun", pytest.param("accelerate-launch", marks=pytest.mark.slow)])
 def test_a_command_runs_over_two_nodes_with_the_settings_in_effect(tmp_path: Path, name: str) -> None:
-    done = ddpjob("run", EXAMPLES / f"{name}.yaml", "--json", cwd=tmp_path)
+    done = ddpjob("run", EXAMPLES / f"{name}.yaml", *COLD, "--json", cwd=tmp_path)
     ending = last_json(done)
     jsonschema.validate(ending, ENDING)
     assert (ending["outcome"], ending["ranks"], ending["steps"]) == ("Done", 2, 20), done.stderr

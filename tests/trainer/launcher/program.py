@@ -98,11 +98,13 @@ while step < plan["steps"] and not Path(plan.get("until", "/nonexistent")).exist
         misbehave(fault)
     if "together" in plan:
         meet(step + 1)
+    begun = time.monotonic()
     time.sleep(plan.get("step_seconds", 0.01))
     step, made = step + 1, made + 1
     page[Slot.FIRST_STEP_AT] = page[Slot.FIRST_STEP_AT] or time.monotonic()
     page[Slot.LAST_STEP_AT] = time.monotonic()
     page[Slot.STEP], page[Slot.GENERATION_STEPS] = step, made
+    page[Slot.STEP_SECONDS] += page[Slot.LAST_STEP_AT] - begun
     page[Slot.SAMPLES] += 8
     if step == plan.get("saves_at"):
         page[Slot.PHASE] = Phase.CHECKPOINT

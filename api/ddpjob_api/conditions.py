@@ -79,3 +79,11 @@ class Reason(StrEnum):
 
 ADVICE = frozenset({Reason.CHECKPOINT_FAILED, Reason.CHECKPOINT_DAMAGED, Reason.NOT_RESUMING})
 """Reasons of a job that runs and that somebody should do something about."""
+
+FAILURES = (
+    Reason.INVALID_SPEC, Reason.RENDEZVOUS_TIMEOUT, Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.KILLED,
+    Reason.DISRUPTED, Reason.NODE_LOST, Reason.POD_LOST, Reason.NO_PROGRESS, Reason.MAX_RESTARTS_EXCEEDED,
+    Reason.REPEATED_FAILURE, Reason.MAX_DISRUPTIONS_EXCEEDED, Reason.CONFIGURATION_REFUSED, Reason.DEADLINE_EXCEEDED,
+    Reason.UNKNOWN,
+)  # fmt: skip
+"""Reasons with which Failed can be True."""

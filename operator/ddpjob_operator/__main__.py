@@ -197,7 +197,8 @@ class Operator:
     def _gauges(self) -> None:
         self.metrics.depth.set(self.queue.depth)
         self.metrics.oldest.set(self.queue.oldest_seconds)
-        self.metrics.show(census.take(self.cache.jobs(), now=datetime.now(UTC)))
+        if self.health.ready:  # before, fewer jobs are known than there are
+            self.metrics.show(census.take(self.cache.jobs(), now=datetime.now(UTC)))
 
 
 def unexpected(error: BaseException) -> BaseException | None:

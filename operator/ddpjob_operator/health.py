@@ -14,7 +14,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from ddpjob_api import __version__
+from ddpjob_api.conditions import FAILURES, Condition
 from ddpjob_api.goodput import Use
+from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_operator.census import Census
 from ddpjob_operator.tally import INCIDENT_REASONS, Stage, Tally
 
@@ -94,9 +96,11 @@ class Metrics:
             self.incidents.labels(reason=reason.value)
         for use in Use:
             self.job_seconds.labels(use=use.value)
+        for cause in LOCAL_PHASES:
+            self.slow.labels(cause=cause)
         self.leader = Gauge("leader", "1 while this operator serves, 0 while it stands by.", **make)
-        info = Gauge("build_info", "Always 1; the label says the version.", ["version"], **make)
-        info.labels(version=__version__).set(1)
+        self.build = Gauge("build_info", "Always 1; the label says the version.", ["version"], **make)
+        self.build.labels(version=__version__).set(1)
 
     def count(self, tally: Tally) -> None:
         """A status was written."""
@@ -113,6 +117,9 @@ class Metrics:
         for state, count in census.by_state.items():
             self.jobs.labels(state=state).set(count)
         self.by_condition.clear()
+        # An alert compares with what was before: a first failure of its kind has to be more than 0, not more than nothing.
+        for reason in FAILURES:
+            self.by_condition.labels(condition=Condition.FAILED.value, reason=reason.value).set(0)
         for (condition, reason), count in census.by_condition.items():
             self.by_condition.labels(condition=condition, reason=reason).set(count)
         self.checkpoint_failing.set(census.checkpoint_failing)
@@ -147,6 +154,11 @@ class Health:
 
     def synced(self) -> None:
         self._synced = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """All objects are known."""
+        return self._synced is not None
 
     def trouble(self) -> str | None:
         """Why the process should be restarted, or None."""
@@ -184,9 +196,8 @@ class Health:
     async def _readyz(self, _: web.Request) -> web.Response:
         if self.standby:
             return web.Response(text="standing by")
-        ready = self._synced is not None
         return web.Response(
-            text="ok" if ready else "not all objects are listed yet", status=200 if ready else 503
+            text="ok" if self.ready else "not all objects are listed yet", status=200 if self.ready else 503
         )
 
     async def _serve_metrics(self, _: web.Request) -> web.Response:

@@ -239,6 +239,7 @@ def test_jobs_are_counted_by_their_true_conditions() -> None:
         'jobs_by_condition{condition="Running",reason="CheckpointFailed"} 1.0',
         'jobs_by_condition{condition="Running",reason="Unknown"} 1.0',
         'jobs_by_condition{condition="PodsReady",reason="AllPodsReady"} 1.0',
+        'jobs_by_condition{condition="Failed",reason="InvalidSpec"} 0.0',
         "checkpoint_failing_jobs 1.0",
         "stale_checkpoint_jobs 0.0",
         'jobs{state="New"} 2.0',

@@ -118,8 +118,8 @@ class Metrics:
             self.jobs.labels(state=state).set(count)
         self.by_condition.clear()
         # An alert compares with what was before: a first failure of its kind has to be more than 0, not more than nothing.
-        for reason in FAILURES:
-            self.by_condition.labels(condition=Condition.FAILED.value, reason=reason.value).set(0)
+        for failure in FAILURES:
+            self.by_condition.labels(condition=Condition.FAILED.value, reason=failure.value).set(0)
         for (condition, reason), count in census.by_condition.items():
             self.by_condition.labels(condition=condition, reason=reason).set(count)
         self.checkpoint_failing.set(census.checkpoint_failing)

@@ -175,7 +175,7 @@ def test_a_job_that_fails_again_and_again_is_seen(watched: Job, prometheus: Prom
     restarts = f"max(ddpjob_trainer_restarts_total{{{of_job}}})"
     (before,) = prometheus.query(restarts).values()
     for times in range(1, 4):
-        prometheus.until(f'changes(ddpjob_trainer_step{{{of_job},rank="1"}}[3s]) > 1', some)
+        prometheus.until(f'changes(ddpjob_trainer_step{{{of_job},rank="1"}}[5s]) > 1', some)
         ask(watched, "failing", index=1)
         prometheus.until(f"{restarts} >= {before + times}", some)
     prometheus.until(
@@ -185,7 +185,7 @@ def test_a_job_that_fails_again_and_again_is_seen(watched: Job, prometheus: Prom
 
 def test_a_job_that_cannot_save_is_seen(watched: Job, prometheus: Prometheus) -> None:
     prometheus.until(
-        f'changes(ddpjob_trainer_step{{namespace="{watched.namespace}",rank="0"}}[3s]) > 1', some
+        f'changes(ddpjob_trainer_step{{namespace="{watched.namespace}",rank="0"}}[5s]) > 1', some
     )
     ask(watched, "full")
     named = {"namespace": watched.namespace, "ddpjob_dev_name": "watched"}

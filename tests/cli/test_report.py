@@ -11,6 +11,7 @@ from tests.cli.jobs import inside
 from ddpjob_api.conditions import Reason
 from ddpjob_api.goodput import Times
 from ddpjob_api.history import History, RankSums, Row
+from ddpjob_api.metrics import PHASES
 from ddpjob_api.report import Failure, InEffect, Override
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import ConditionSeen, Observation
@@ -63,8 +64,8 @@ def test_rates_are_summed_over_nodes() -> None:
 
 
 def test_where_the_time_went_is_said_by_phase() -> None:
-    found = dict(zip(series.SEGMENTS, series.split(row(10, 1).ranks[0]).seconds, strict=True))
-    assert (found["backward compute"], found["comm exposed"]) == pytest.approx((3.0, 2.0))
+    found = dict(zip(PHASES, series.split(row(10, 1).ranks[0]).seconds, strict=True))
+    assert (found["backward_compute"], found["comm_exposed"]) == pytest.approx((3.0, 2.0))
 
 
 FAILURE = Failure(

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from ddpjob_api.codec import render
+from ddpjob_api.metrics import PHASES
 from ddpjob_api.report import Failure, InEffect
 from ddpjob_cli import table
 from ddpjob_cli.explain.findings import Finding
@@ -60,7 +61,7 @@ def numbers(data: ReportData) -> dict[str, Any]:
             "step": series.steps(rows),
         },
         "ranks": [
-            {"rank": one.rank, "seconds": dict(zip(series.SEGMENTS, one.seconds, strict=True))}
+            {"rank": one.rank, "seconds": dict(zip(PHASES, one.seconds, strict=True))}
             for one in series.times(rows)
         ],
         "incidents": [render(failure) for failure in data.incidents],

@@ -15,14 +15,22 @@ Rows = Mapping[int, Sequence[Row]]
 """By node."""
 Points = list[tuple[float, float]]
 """Unix time and value."""
-SEGMENTS = tuple(phase.replace("_", " ") for phase in PHASES)
+WORDS = {
+    "data_wait": "waiting for data",
+    "h2d": "to the device",
+    "backward_compute": "backward",
+    "comm_exposed": "waiting for ranks",
+}
+"""Phases whose names are no words."""
+SEGMENTS = tuple(WORDS.get(phase, phase) for phase in PHASES)
+"""`metrics.PHASES`, for people."""
 GAP_SECONDS = 3.0
 """Rows of one generation that lie further apart than this, and ten times the usual, are two lives."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankTime:
-    """Where one rank's time went, in seconds by `SEGMENTS`."""
+    """Where one rank's time went, in seconds by `metrics.PHASES`."""
 
     rank: int
     seconds: tuple[float, ...]

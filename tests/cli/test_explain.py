@@ -201,7 +201,7 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "all ranks wait for data",
         replace(RUNNING, ranks=tuple(rank(n, data_wait=1.2, forward=0.4, backward_compute=0.4) for n in range(2))),
         Weight.SLOWS,
-        "data_wait takes 60 % of the time",
+        "waiting for data takes 60 % of the time",
         "DataLoader workers",
     ),
     (

@@ -308,7 +308,8 @@ def speed(seen: Observation) -> Iterator[Finding]:
     for phase, limit, do in shares:
         values = [value for pace in paces if (value := pace.share(phase)) is not None]
         if values and ranks.median(values) >= limit:
-            what = f"{phase} takes {100 * ranks.median(values):.0f} % of the time on the median rank"
+            doing = "waiting for data" if phase == "data_wait" else phase
+            what = f"{doing} takes {100 * ranks.median(values):.0f} % of the time on the median rank"
             yield Finding(weight=Weight.SLOWS, what=what, where="all ranks", do=do)
     exposed = [value for pace in paces if (value := pace.exposed) is not None]
     if exposed and ranks.median(exposed) >= EXPOSED_SHARE and slow is None and told is None:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.jobs import inside
+import yaml
+from tests.cli.jobs import document, inside
 
 from ddpjob_cli.cluster.logs import choose, placed
 from ddpjob_cli.errors import Unusable
@@ -112,6 +113,14 @@ def folder(tmp_path: Path) -> Path:
 def test_the_logs_of_a_local_run(folder: Path, arguments: list[str], shown: str) -> None:
     result = inside("logs", "digits", *arguments, cwd=folder)
     assert (result.returncode, result.stdout) == (0, shown), result.stderr
+
+
+def test_a_rank_that_a_local_run_has_not_is_said(folder: Path) -> None:
+    spec = document({"nodes": 2, "script": {"args": ["a.py"]}}, "digits")
+    (folder / ".ddpjob" / "digits" / "ddpjob.yaml").write_text(yaml.safe_dump(spec))
+    result = inside("logs", "digits", "--rank", "2", cwd=folder)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert ".ddpjob/digits has ranks 0 to 1; there is no rank 2" in result.stderr
 
 
 def test_options_that_exclude_each_other_are_refused(folder: Path) -> None:

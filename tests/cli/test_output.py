@@ -55,8 +55,8 @@ def test_a_number_that_is_none_is_null_for_programs_and_has_its_name_for_people(
 BROKEN = [
     ("state.json", '{"half'),
     ("last.json", '{"name": "digits", "outcome": "Fai'),
-    ("spec.yaml", "spec: [1,"),
-    ("spec.yaml", "\x00\xff"),
+    ("ddpjob.yaml", "spec: [1,"),
+    ("ddpjob.yaml", "\x00\xff"),
     ("node-0/history.jsonl", '{"job": "digits"}\n{"row": {"at": 1.0, "gen'),
     ("node-0/log", "[rank 0] no end"),
     ("node-0/log", "\x00\x1b[31m\x07"),

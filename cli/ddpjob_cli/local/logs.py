@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from ddpjob_api.plan import plan
 from ddpjob_cli.errors import Unusable
 from ddpjob_cli.lines import Line, Wanted, read
 from ddpjob_cli.local.look import LocalRun
@@ -29,6 +30,10 @@ def lines(run: LocalRun, wanted: Wanted, *, follow: bool) -> Iterator[Line]:
         if failure is None or failure.rank is None:
             raise Unusable(f"{run.shown}: no failure is known that has a rank")
         wanted = replace(wanted, rank=failure.rank)
+    spec = run.parsed()
+    ranks = plan(spec).world_size if spec is not None else None
+    if wanted.rank is not None and ranks is not None and wanted.rank >= ranks:
+        raise Unusable(f"{run.shown} has ranks 0 to {ranks - 1}; there is no rank {wanted.rank}")
     if wanted.node is not None:
         found = {node: file for node, file in found.items() if node == wanted.node}
     if not found:

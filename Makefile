@@ -5,14 +5,16 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
+# How many processes run the tests that need no cluster; 0: in pytest's own. `make test WORKERS=2`
+WORKERS ?= 0
 
 .PHONY: demo test test-all chaos settings-matrix lint test-torch unit format docs cluster-up cluster-down demo-cluster clean
 
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
 
-test: lint                           ## what CI runs: linters, types, unit tests, one end-to-end pass on a cluster
-	$(BIN)/pytest -m "$(BOUNDED)"
+test: lint unit                      ## what CI runs: linters, types, unit tests, one end-to-end pass on a cluster
+	$(BIN)/pytest -m "$(BOUNDED) and cluster"
 
 test-all: lint                       ## everything that can run here
 	$(BIN)/pytest -m "not gpu"
@@ -24,7 +26,7 @@ test-torch:                          ## the trainer's tests with another torch: 
 	$(PYTHON) tests/torch_versions.py $(VERSION)
 
 unit: .venv/.dev                     ## everything but the cluster
-	$(BIN)/pytest -m "$(BOUNDED) and not cluster"
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "$(BOUNDED) and not cluster"
 
 settings-matrix: .venv/.dev          ## real programs × settings: asked and in effect; exit 1 on a silent difference
 	$(BIN)/python -m tests.trainer.programs.matrix

@@ -4,10 +4,17 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.cluster.plugin"]
 
+# A machine that others use too is slow; that says nothing about what is tested.
+settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loaded")
+
 ROOT = Path(__file__).parents[1]
+TOGETHER = ("trainer/worker",)
+"""Parts whose programs run once for all their files; elsewhere a file is on its own."""
 seconds: dict[str, float] = defaultdict(float)
 counts: dict[str, int] = defaultdict(int)
 
@@ -16,6 +23,13 @@ def part(nodeid: str) -> str:
     """The folder of a test below tests/, two levels deep: `trainer/loop`."""
     folders = Path(nodeid.split("::")[0]).parts[1:-1]
     return "/".join(folders[:2]) or "."
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes (`make unit WORKERS=2`) one of them has all tests that share what they set up."""
+    for item in items:
+        together = part(item.nodeid) if part(item.nodeid) in TOGETHER else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(together))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,5 +1,6 @@
 """A job of real launcher processes on loopback, for the tests beside this file."""
 
+import contextlib
 import json
 import os
 import random
@@ -25,14 +26,18 @@ TOKEN = b"the token of this job"
 
 
 def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
+    """Ports that nobody has; tests in several processes take theirs from parts of their own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    found: list[int] = []
+    with contextlib.ExitStack() as probes:
+        while len(found) < count:
+            probe = probes.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+            port = probe.getsockname()[1]
+            if port % workers == worker:
+                found.append(port)
+    return found
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:

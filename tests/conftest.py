@@ -25,8 +25,10 @@ def part(nodeid: str) -> str:
     return "/".join(folders[:2]) or "."
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With several processes (`make unit WORKERS=2`) one of them has all tests that share what they set up."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
     for item in items:
         together = part(item.nodeid) if part(item.nodeid) in TOGETHER else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(together))

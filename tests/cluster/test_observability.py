@@ -4,13 +4,17 @@ A minute of the rules is a second here (`prometheus.faster`); what is scraped, a
 The job has two nodes and one model for all of it: its task does what files in its pods' /tmp ask for.
 """
 
+import json
 import math
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.jobs import COMMAND
 from tests.cluster.installation import NAMESPACE, Installation
 from tests.cluster.jobs import Job, example, submit
 from tests.cluster.prometheus import Prometheus, Series, firing
@@ -165,9 +169,20 @@ def test_a_slow_and_starved_job_is_seen_and_every_expression_has_data(
 
 def test_a_rank_that_is_stuck_is_a_hang(watched: Job, prometheus: Prometheus) -> None:
     ask(watched, "stuck", index=1)
-    watched.until(lambda found: found["status"]["restarts"] >= 1, "the hang is found")
+    found = watched.until(lambda found: found["status"]["restarts"] >= 1, "the hang is found")
     ask(watched, "stuck", stop=True)
+    assert found["status"]["time"]["hangSeconds"] >= 14
+    assert 0 < found["status"]["goodputPercent"] < 100
     prometheus.until(firing("DDPJobHung"), some)
+    prometheus.until('ddpjob_operator_job_seconds_total{use="hang"} >= 14', some)
+    explain = [*COMMAND, "explain", watched.name, "--stacks", "--json", "-n", watched.namespace]
+    environment = {**os.environ, **watched.cluster.environment}
+    told = subprocess.run(explain, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    hang = json.loads(told.stdout)
+    assert (hang["verdict"]["rank"], hang["verdict"]["pod"]) == (1, "watched-1")
+    assert [(rank["rank"], rank["node"]) for rank in hang["ranks"]] == [(1, 1), (0, 0)]
+    assert "in loss" in hang["ranks"][0]["stacks"]
+    assert "Current thread" in hang["ranks"][1]["stacks"]
 
 
 def test_a_job_that_fails_again_and_again_is_seen(watched: Job, prometheus: Prometheus) -> None:

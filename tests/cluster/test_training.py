@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -54,6 +55,10 @@ def test_the_digits_example_trains_on_two_nodes(digits: Job, cluster: Cluster) -
     assert status["state"] == "Complete"
     assert status["restarts"] == 0
     assert status["progress"]["percent"] in (100, "100 %")
+    assert 0 < status["goodputPercent"] <= 100
+    began, ended = (datetime.fromisoformat(status[name]) for name in ("startTime", "completionTime"))
+    assert abs(sum(status["time"].values()) - (ended - began).total_seconds()) <= 8  # seven rounded sums
+    assert status["startup"].keys() == {"podsCreatedAt", "podsRunningAt", "firstStepAt"}
     assert status["observedGeneration"] == job["metadata"]["generation"]
     assert {pod["spec"]["nodeName"] for pod in digits.pods()} == set(cluster.nodes)
 

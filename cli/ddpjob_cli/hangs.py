@@ -69,7 +69,7 @@ def standing(rank: RankKept) -> str:
     """`step 7, in data for 61 s, collective 14, stopped (SIGSTOP), in load (train.py:20)`."""
     view = rank.view
     parts = [f"step {view.step}"]
-    parts += [f"in {view.phase} for {words.duration(view.phase_seconds)}"] if view.phase else []
+    parts += [f"in {view.phase} for {words.duration(view.phase_seconds)}"] if view.phase_seconds else []
     parts += [f"collective {view.sequence}"] if view.sequence else []
     parts += [] if view.joined else ["not in the process group"]
     parts += ["stopped (SIGSTOP)"] if view.stopped else []

@@ -196,7 +196,7 @@ for step in range(6):
 def test_a_rank_in_a_collective_that_the_other_skips_is_named(job: MakeJob, tmp_path: Path) -> None:
     """With torch: both are in a collective, and only one of them in that of this step."""
     (tmp_path / "train.py").write_text(SKIPS)
-    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 3, "warmStandby": False}
+    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 8, "warmStandby": False}
     run = job(2, {"script": {"args": [str(tmp_path / "train.py")]}}, recovery=recovery)
     first, second = run.launch_all()
     assert [first.code(), second.code()] == [0, 0], first.output

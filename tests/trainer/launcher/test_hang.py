@@ -193,11 +193,12 @@ for step in range(6):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(360)
 def test_a_rank_in_a_collective_that_the_other_skips_is_named(job: MakeJob, tmp_path: Path) -> None:
     """With torch: both are in a collective, and only one of them in that of this step."""
     (tmp_path / "train.py").write_text(SKIPS)
-    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 8, "warmStandby": False, "maxRestarts": 0}
+    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 15, "warmStandby": False, "maxRestarts": 0}
     run = job(2, {"script": {"args": [str(tmp_path / "train.py")]}}, recovery=recovery)
     first, second = run.launch_all()
     eventually(lambda: second.process.poll() is not None, "the end", 300)

@@ -18,6 +18,8 @@ TESTS = ("tests/trainer/worker", "tests/trainer/loop")
 TOOLS = ("hypothesis", "numpy", "pytest", "pytest-asyncio", "pytest-timeout", "scikit-learn", "setuptools")
 """Beside torch's own requirements and ours."""
 OURS = ("click", "prometheus-client", "pyyaml", "rich")
+VERSIONS = re.compile(r"File: (\S+)\s+Cnt: \d+\n((?:.*Name: .*\n?)*)")
+"""What a library needs of another, in the words of readelf."""
 LEFT_OUT = re.compile(r"nvidia-(?!cuda-runtime)|triton|cuda-")
 
 
@@ -48,9 +50,12 @@ def put_stubs(packages: Path) -> None:
     there = {path.name for path in [*libraries.iterdir(), *packages.glob("nvidia/*/lib/*")]}
     needed: set[str] = set()
     versioned: dict[str, set[str]] = defaultdict(set)
+    tags: dict[str, set[str]] = defaultdict(set)
     plain: set[str] = set()
     for library in libraries.glob("*.so*"):
         needed.update(re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", library)))
+        for soname, names in VERSIONS.findall(readelf("--version-info", library)):
+            tags[soname].update(re.findall(r"Name: (\S+)", names))
         for line in readelf("--dyn-syms", library).splitlines():
             words = line.split()
             if "UND" in words and len(words) > 7:
@@ -63,9 +68,7 @@ def put_stubs(packages: Path) -> None:
         stem = soname.removeprefix("lib").partition(".so")[0]
         if not re.match(r"cu|nv|nccl", stem) or stem == "cuda":
             continue
-        versions = {
-            tag: names for tag, names in versioned.items() if tag.lower().startswith(f"lib{stem.lower()}.so")
-        }
+        versions = {tag: versioned[tag] for tag in sorted(tags[soname])}
         unversioned = {name for name in plain if name.lower().startswith(stem.lower()[:5])}
         build(libraries / soname, soname, versions, unversioned)
 

@@ -1,10 +1,8 @@
 """The resource's settings are in effect inside an unmodified program; what it asked for itself is reported."""
 
-from pathlib import Path
-
 import pytest
-from tests.trainer.worker.conftest import PROGRAM, Folder
-from tests.trainer.worker.ranks import Rank, run
+from tests.trainer.worker.conftest import PROGRAM
+from tests.trainer.worker.ranks import Rank
 
 from ddpjob_api.page import Slot
 from ddpjob_api.report import Override
@@ -119,19 +117,6 @@ def test_copies_and_pickles_are_as_without_us(overridden: list[Rank]) -> None:
     assert overridden[0].printed["without_us"] == dict.fromkeys(
         ("pickle", "copy", "names", "identity", "subclass", "signature"), True
     )
-
-
-@pytest.mark.slow
-def test_dynamo_compiles_as_without_us(folder: Folder) -> None:
-    program = str(Path(PROGRAM).with_name("compiled.py"))
-    [bare] = run(folder("compiled-bare"), [program], world_size=1, bootstrap=False)
-    [ours] = run(folder("compiled"), [program], world_size=1)
-    assert bare.returncode == ours.returncode == 0, ours.stderr
-    for mode, expected in bare.printed.items():
-        found = ours.printed[mode]
-        # Our frames may save dynamo a break (a skipped one ends a frame earlier), and must never cost one.
-        assert found.pop("breaks") <= expected.pop("breaks"), mode
-        assert found == expected, mode
 
 
 def test_an_explicit_25_is_said_not_to_be_the_default(stopped: list[Rank]) -> None:

@@ -70,7 +70,10 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
         worker.begin_callbacks.append(lambda: reading.watch(saving))
         hooks.add("safetensors", lambda module: reading.patch_safetensors(module, saving))
     hooks.add("torch._dynamo", compiler.imported)
-    hooks.add("torch._dynamo.trace_rules", compiler.patch)
+    hooks.add("torch._dynamo.trace_rules", compiler.patch_rules)
+    hooks.add("torch._dynamo.eval_frame", compiler.patch_frames)
+    compiled = guard.measuring(clock.step_compiled)
+    hooks.add("torch._dynamo.convert_frame", lambda module: compiler.patch_compilation(module, compiled))
     hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
     hooks.add(
         "torch.distributed.distributed_c10d",

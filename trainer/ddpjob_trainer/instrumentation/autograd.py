@@ -29,6 +29,7 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
         # Reentrant checkpointing calls backward inside backward.
         if inside or not worker.measured:
             return original(*args, **kwargs)
+        clock.catch_up()
         inside = True
         begins()
         try:

@@ -12,6 +12,7 @@ program does there); backward to step is other. What a rank waits for others ins
 import time
 import weakref
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ddpjob_api.exits import Exit
@@ -38,6 +39,7 @@ SAMPLES, TOKENS, LOSS, LEARNING_RATE = (
     int(Slot.LOSS),
     int(Slot.LEARNING_RATE),
 )
+UNMEASURED = int(Slot.UNMEASURED)
 DATA_SECONDS, OTHER_SECONDS = int(Slot.DATA_SECONDS), int(Slot.OTHER_SECONDS)
 COMM_EXPOSED_SECONDS, STEP_DURATIONS = int(Slot.COMM_EXPOSED_SECONDS), int(Slot.STEP_DURATIONS)
 
@@ -82,6 +84,10 @@ class Clock:
         self.ends_itself = False
         """A framework owns the loop: where all ranks stop, it saves and ends when it is done with the step."""
         self.stop_requested = False
+        self.unseen_step: Any = None
+        """The optimizer of a step that compiled code has made, and that is not counted yet."""
+        self.stepped: Callable[[Any], None] = lambda _optimizer: None
+        """Counts a step and does what follows from it."""
         self._loss = 0.0
         # The window: since the last optimizer step.
         self._backwards = 0
@@ -107,6 +113,22 @@ class Clock:
         slots[PHASE_SINCE] = now
         slots[PHASE] = phase
         return now
+
+    def catch_up(self) -> None:
+        """Count the step that compiled code has made since the last event.
+
+        Raises:
+            Stopped: all ranks stop after that step.
+        """
+        if self.unseen_step is not None:
+            optimizer, self.unseen_step = self.unseen_step, None
+            if self._worker.measured:
+                self._slots[UNMEASURED] = 0
+            self.stepped(optimizer)
+
+    def step_compiled(self) -> None:
+        """A step is compiled, maybe with all that could be seen of it: no steps are no hang until one is counted."""
+        self._slots[UNMEASURED] = 1
 
     def forward(self, *, synced: bool, share: float) -> None:
         """A forward pass with gradients begins; in its backward pass `share` of the time will be waiting."""

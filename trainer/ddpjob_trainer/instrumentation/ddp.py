@@ -56,6 +56,7 @@ def patch(
     ddp = module.DistributedDataParallel
     torch = module.torch
     watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
+    unread: weakref.WeakSet[Any] = weakref.WeakSet()
     original_init, original_forward, original_hook = ddp.__init__, ddp._pre_forward, ddp.register_comm_hook
     signature = inspect.signature(original_init)
     slots = worker.page.slots
@@ -84,20 +85,22 @@ def patch(
     @guard.measuring
     def watch(model: Any) -> Watched | None:
         """Begin to observe a model; None where it has no C++ reducer that could be asked."""
-        if getattr(model, "_use_python_reducer", False):
-            # dynamo inlines this model's forward; a patched one would break the graph.
-            if ddp._pre_forward is _pre_forward:
-                ddp._pre_forward = original_forward
+        if model in unread:
             return None
-        if getattr(model, "logger", None) is None:
+        reducer = effect.model_made(model)
+        if reducer is None:
+            unread.add(model)
             return None
-        compiler.skip(_pre_forward)
         meets = bool(model.broadcast_buffers and model.modules_buffers)
-        state = watched[model] = Watched(effect.model_made(model), meets=meets)
+        state = watched[model] = Watched(reducer, meets=meets)
         return state
 
+    @compiler.transparent
     @functools.wraps(original_forward)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return original_forward(self, *inputs, **kwargs)
+        clock.catch_up()
         state = before(self, inputs, kwargs)
         if state is None:
             return original_forward(self, *inputs, **kwargs)

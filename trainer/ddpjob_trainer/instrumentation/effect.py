@@ -38,6 +38,8 @@ class Effect:
         """Of models that live; each is read a last time when its model goes."""
         self._finished_count = 0
         self._counts_collectives = True
+        self._counts_reductions = False
+        """Some model has a reducer that counts."""
         self._sharded = False
         self._goodbye = guard.measuring(self._model_goes)
         notices.changed = self._publish_later
@@ -50,12 +52,15 @@ class Effect:
         page[Slot.WORLD_SIZE] = c10d.get_world_size()
         self.publish()
 
-    def model_made(self, model: Any) -> Reducer:
-        """A DDP object is there."""
-        reducer = Reducer(self._worker, model)
-        self._reducers.append(reducer)
-        # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
-        weakref.finalize(model, self._goodbye, reducer).atexit = False
+    def model_made(self, model: Any) -> Reducer | None:
+        """A DDP object is there; None where nothing of C++ reduces for it (`optimize_ddp="python_reducer"`)."""
+        reducer = None
+        if getattr(model, "logger", None) is not None and not getattr(model, "_use_python_reducer", False):
+            reducer = Reducer(self._worker, model)
+            self._reducers.append(reducer)
+            self._counts_reductions = True
+            # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
+            weakref.finalize(model, self._goodbye, reducer).atexit = False
         page = self._worker.page
         page[Slot.DDP_MODELS] = self._clock.models = self._clock.models + 1
         if self._first is None:
@@ -80,7 +85,7 @@ class Effect:
             **self._group,
             **self._model,
             gradient_accumulation_steps=self._clock.accumulation,
-            all_reduces=sum(counts) if self._first is not None else None,
+            all_reduces=sum(counts) if self._counts_reductions else None,
             overrides=tuple(self._notices.overrides),
             warnings=tuple(self._notices.warnings),
             not_resuming=self._notices.begins_anew,

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpjob_api.page import Slot
 from ddpjob_trainer import learned
+from ddpjob_trainer.instrumentation import compiler
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
@@ -24,14 +25,18 @@ SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Saving, guard: Guard) -> None:
     """Register with `torch.optim.optimizer`."""
     slots = worker.page.slots
+    torch = module.torch
+    begins, asked = guard.measuring(clock.step_begins), guard.measuring(clock.asked_to_stop)
 
-    @guard.measuring
+    @compiler.transparent
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        clock.step_begins()
+        if not torch.compiler.is_dynamo_compiling():
+            clock.catch_up()
+            begins()
 
     @guard.measuring
     def count(optimizer: Any) -> bool:
-        """Whether a step of the training is done, and what follows from it."""
+        """Whether a step of the training is done."""
         if not clock.step_ends(optimizer):
             return False
         slots[SEQUENCE] = effect.collective_sequence()
@@ -42,12 +47,26 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
             effect.publish()
         if clock.steps == 1 and worker.imports_file is not None:
             learn_imports(worker.imports_file)
-        return clock.asked_to_stop()
+        return True
 
+    @compiler.transparent
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if count(optimizer):
+        if torch.compiler.is_dynamo_compiling():
+            clock.unseen_step = optimizer  # each time that the compiled code has run
+        else:
+            stepped(optimizer)
+
+    def stepped(optimizer: Any) -> None:
+        if count(optimizer) and asked():
             clock.stop()  # the program's own callbacks run here: what they raise is the program's
 
+    def end() -> None:
+        optimizer, clock.unseen_step = clock.unseen_step, None
+        if optimizer is not None:
+            count(optimizer)
+
+    clock.stepped = stepped
+    worker.exit_callbacks.insert(0, end)
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)
 

@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 
 from ddpjob_api.names import WorkerEnv
+from ddpjob_trainer.instrumentation import recomputation
 from ddpjob_trainer.instrumentation.clock import Clock
-from ddpjob_trainer.instrumentation.frameworks import accelerate, huggingface, lightning
+from ddpjob_trainer.instrumentation.frameworks import (
+    accelerate,
+    huggingface,
+    huggingface_trainer,
+    lightning,
+)
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.instrumentation.settings import Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
@@ -39,12 +46,14 @@ def shared(folder: Path, **ddp: Any) -> Shared:
     environment = {WorkerEnv.SETTINGS.value: json.dumps(ddp)}
     worker = Worker(Page(folder / "page", create=True), environment)
     notices = Notices(worker)
+    guard = Guard(worker, notices)
     return Shared(
         worker=worker,
         settings=Settings(worker.settings, notices),
         verdicts=Verdicts(worker, notices),
         notices=notices,
-        saving=Saving(worker, notices, Clock(worker, notices)),
+        saving=Saving(worker, notices, Clock(worker, notices), guard),
+        guard=guard,
     )
 
 
@@ -254,3 +263,150 @@ def test_lightning_gets_arguments_of_its_strategy(tmp_path: Path) -> None:
         "findUnusedParameters": ("true", "false", True),
         "broadcastBuffers": ("true", "false", True),
     }
+
+
+class Strategy:
+    """Lightning's, with what it was given."""
+
+    def __init__(self, find_unused_parameters: bool = False, **kwargs: Any) -> None:
+        self.given = {"find_unused_parameters": find_unused_parameters, **kwargs}
+
+
+class LightningTrainer:
+    """Lightning's, with what it was given and what was called."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.given, self.called = kwargs, list[Any]()
+        self.callbacks: list[Any] = []
+        self.accumulate_grad_batches = kwargs.get("accumulate_grad_batches", 1)
+
+    def fit(self, model: Any, ckpt_path: Any = None) -> str:
+        self.called.append(("fit", model, ckpt_path))
+        return "fitted"
+
+    def save_checkpoint(self, filepath: Any) -> str:
+        self.called.append(("save", filepath))
+        return "saved"
+
+
+class HuggingFaceTrainer:
+    """Hugging Face's, with what was called."""
+
+    def __init__(self) -> None:
+        self.args, self.called, self.callbacks = Arguments(), list[Any](), list[Any]()
+
+    def add_callback(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def train(self, resume_from_checkpoint: Any = None) -> str:
+        self.called.append(("train", resume_from_checkpoint))
+        return "trained"
+
+    def evaluate(self) -> str:
+        self.called.append("evaluate")
+        return "evaluated"
+
+
+class Recomputed:
+    """`torch.utils.checkpoint`'s function."""
+
+    @staticmethod
+    def forward(value: int) -> int:
+        return value + 1
+
+
+def accelerate_program(found: Shared) -> Any:
+    module = accelerator_module()
+    accelerate.patch(module, found)
+    made = module.Accelerator(2, kwargs_handlers=[Handler(bucket_cap_mb=50)])
+    made.accumulate()
+    by_hand = module.Accelerator()
+    made.save_state()
+    made.load_state()
+    return made.plugin, made.handlers, by_hand.backward(8.0)
+
+
+def huggingface_program(found: Shared) -> Any:
+    @dataclasses.dataclass
+    class Fresh(Arguments):
+        gradient_checkpointing: bool = False
+        gradient_checkpointing_kwargs: dict[str, Any] | None = None
+
+        def __post_init__(self) -> None:
+            self.output_dir = self.output_dir or "trainer_output"
+
+    class Trainer(HuggingFaceTrainer):
+        train, evaluate = HuggingFaceTrainer.train, HuggingFaceTrainer.evaluate
+
+    huggingface.patch_arguments(SimpleNamespace(TrainingArguments=Fresh), found)
+    huggingface_trainer.patch(SimpleNamespace(Trainer=Trainer), found)
+    made = Trainer()
+    made.args = Fresh(gradient_accumulation_steps=2, ddp_bucket_cap_mb=50)
+    return vars(made.args), made.train("own"), made.evaluate(), made.called
+
+
+def lightning_program(found: Shared) -> Any:
+    class Ours(Strategy):
+        __init__ = Strategy.__init__
+
+    class Trainer(LightningTrainer):
+        __init__, fit, save_checkpoint = (
+            LightningTrainer.__init__,
+            LightningTrainer.fit,
+            LightningTrainer.save_checkpoint,
+        )
+
+    lightning.patch_strategy(SimpleNamespace(DDPStrategy=Ours), found)
+    lightning.patch_trainer(SimpleNamespace(Trainer=Trainer, __name__="lightning.trainer.trainer"), found)
+    made = Trainer(accumulate_grad_batches=2)
+    done = made.fit("model", ckpt_path="own.ckpt"), made.save_checkpoint("last.ckpt")
+    return Ours(True, bucket_cap_mb=50).given, made.given, done, made.called
+
+
+def recomputing_program(found: Shared) -> Any:
+    class Fresh(Recomputed):
+        forward = Recomputed.forward
+
+    recomputation.patch(SimpleNamespace(CheckpointFunction=Fresh), found.verdicts, found.guard)
+    return [Fresh.forward(each) for each in range(3)]
+
+
+PLACES = (
+    # where our own code fails
+    (Settings, "over_framework"),
+    (Verdicts, "learn_checkpointing"),
+    (Saving, "saved"),
+    (Saving, "went_on"),
+    (Saving, "redirected"),
+    (Clock, "_enter"),
+    (Shared, "use_cpu"),
+)
+
+
+@pytest.mark.parametrize(
+    "program", [accelerate_program, huggingface_program, lightning_program, recomputing_program]
+)
+def test_a_fault_of_ours_in_a_frameworks_hook_leaves_the_program_as_it_is(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bare").mkdir()
+    bare = shared(tmp_path / "bare", overrides="Report")
+    bare.worker.live = bare.worker.measured = False  # as in a child: all hooks stand aside
+    expected = program(bare)
+    called: list[str] = []
+
+    def fail(kind: type, name: str) -> Any:
+        def failing(*args: Any, **kwargs: Any) -> Any:
+            called.append(f"{kind.__name__}.{name}")
+            raise RuntimeError("a fault of ours")
+
+        return failing
+
+    for kind, name in PLACES:
+        monkeypatch.setattr(kind, name, fail(kind, name))
+    capfd.readouterr()
+    broken = shared(tmp_path, **ALL)
+    assert program(broken) == expected
+    assert called, "the fault was met"
+    assert capfd.readouterr().err.count("is not measured any more, and its training goes on") == 1
+    assert not broken.worker.measured

@@ -21,6 +21,7 @@ from ddpjob_trainer.instrumentation import reading
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.frameworks import lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.page import Page
 from ddpjob_trainer.worker import Worker
@@ -39,7 +40,8 @@ class Setting:
         self.worker = Worker(Page(folder / "page", create=True), environment)
         self.worker.generation = generation
         self.notices = Notices(self.worker)
-        self.saving = Saving(self.worker, self.notices, Clock(self.worker, self.notices))
+        self.guard = Guard(self.worker, self.notices)
+        self.saving = Saving(self.worker, self.notices, Clock(self.worker, self.notices), self.guard)
 
 
 def test_a_folder_moves_into_the_jobs_directory_under_its_own_name(tmp_path: Path) -> None:
@@ -193,6 +195,25 @@ def test_lightning_goes_on_from_the_newest_that_every_rank_finds_complete(
     assert setting.saving.newest_of_lightning() is None, "a second fit of the program is another training"
 
 
+def test_a_rank_that_cannot_look_takes_part_and_nobody_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    setting = Setting(tmp_path)
+    files = saved_by_lightning(setting.directory / "lightning", 10, 20)
+    peers = Peers([str(files[0])])
+    met: list[list[str]] = []
+    monkeypatch.setitem(sys.modules, "torch.distributed", peers)
+    monkeypatch.setattr(
+        peers,
+        "all_gather_object",
+        lambda lists, mine: (met.append(mine), Peers.all_gather_object(peers, lists, mine)),
+    )
+    monkeypatch.setattr("ddpjob_trainer.instrumentation.frameworks.saving.find", lambda _directory: {}["no"])
+    assert setting.guard.setting(setting.saving.newest_of_lightning)() is None
+    assert met == [[]]
+    assert capfd.readouterr().err.count("the instrumentation failed with KeyError") == 1
+
+
 @pytest.mark.parametrize("asked", [None, "own.ckpt"])
 def test_a_fit_goes_on_when_the_process_group_is_there_unless_the_program_says_from_where(
     asked: str | None, tmp_path: Path
@@ -206,7 +227,7 @@ def test_a_fit_goes_on_when_the_process_group_is_there_unless_the_program_says_f
             began.append(checkpoint_path)
 
     trainer = types.SimpleNamespace(_checkpoint_connector=Connector())
-    shared: Any = types.SimpleNamespace(saving=setting.saving, worker=setting.worker)
+    shared: Any = types.SimpleNamespace(saving=setting.saving, worker=setting.worker, guard=setting.guard)
     with lightning_fit.going_on(trainer, asked, shared):
         trainer._checkpoint_connector.resume_start(asked, weights_only=None)
     assert began == [asked or files[0]]

@@ -49,7 +49,7 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
     verdicts = Verdicts(worker, notices)
     clock = Clock(worker, notices)
     effect = Effect(worker, notices, clock, guard)
-    saving = Saving(worker, notices, clock)
+    saving = Saving(worker, notices, clock, guard)
     settings = Settings(worker.settings, notices)
     worker.exit_callbacks.append(guard.measuring(effect.finish))
 
@@ -67,14 +67,14 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
         lambda module: optimizer.patch(module, worker, clock, effect, saving, guard),
     )
     if saving.spec is not None:
-        worker.begin_callbacks.append(lambda: reading.watch(saving))
+        worker.begin_callbacks.append(guard.measuring(lambda: reading.watch(saving)))
         hooks.add("safetensors", lambda module: reading.patch_safetensors(module, saving))
     hooks.add("torch._dynamo", compiler.imported)
     hooks.add("torch._dynamo.trace_rules", compiler.patch_rules)
     hooks.add("torch._dynamo.eval_frame", compiler.patch_frames)
     compiled = guard.measuring(clock.step_compiled)
     hooks.add("torch._dynamo.convert_frame", lambda module: compiler.patch_compilation(module, compiled))
-    hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, worker, verdicts))
+    hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, verdicts, guard))
     hooks.add(
         "torch.distributed.distributed_c10d",
         lambda module: process_group.patch(module, worker, settings, verdicts, effect, guard),
@@ -83,6 +83,7 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
         "torch.nn.parallel.distributed",
         lambda module: ddp.patch(module, worker, settings, verdicts, clock, effect, guard),
     )
-    frameworks.install(
-        hooks, Shared(worker=worker, settings=settings, verdicts=verdicts, notices=notices, saving=saving)
+    shared = Shared(
+        worker=worker, settings=settings, verdicts=verdicts, notices=notices, saving=saving, guard=guard
     )
+    frameworks.install(hooks, shared)

@@ -3,8 +3,9 @@
 Why apart: the one place where the instrumentation's own errors are caught. The first one is said once, and from then on
 this rank is not measured: its training goes on as without us. The resource's settings are still applied, because all
 ranks must build the same buckets, whichever of them is measured.
-Must not: catch a refusal (`Refused`), the end that all ranks agreed on (`Stopped`), or what the program's own callbacks
-raise.
+Must not: catch a refusal (`Refused`), the end that all ranks agreed on (`Stopped`), a lost peer (which ours meets in a
+collective of ours and the program would meet in its next one), or what the program's own callbacks raise.
+A hook in which ranks meet in a collective is `setting`: a rank that stood aside there would leave the others waiting.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from ddpjob_api.page import Slot
+from ddpjob_trainer import error_file
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.notices import Notices
@@ -50,6 +52,8 @@ class Guard:
             except Refused:
                 raise
             except Exception as error:
+                if error_file.peer_gone(error):
+                    raise
                 self.failed(error)
                 return None
 

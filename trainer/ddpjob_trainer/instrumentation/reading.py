@@ -22,13 +22,13 @@ def watch(saving: Saving) -> None:
     """In a later generation, have `saving` told what the program opens until its first step."""
     if not saving.later:
         return
-    original = builtins.open
+    original, loaded = builtins.open, saving.guard.measuring(saving.loaded)
     places = [builtins, io, sys.modules[original.__module__]]
 
     @functools.wraps(original)
     def watched(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
         if not saving.decided and isinstance(mode, str) and READING.issuperset(mode):
-            saving.loaded(file)
+            loaded(file)
         return original(file, mode, *args, **kwargs)
 
     def end() -> None:
@@ -43,11 +43,11 @@ def watch(saving: Saving) -> None:
 
 def patch_safetensors(module: Any, saving: Saving) -> None:
     """Patch `safetensors`, before its other modules take the name from there."""
-    original = module.safe_open
+    original, loaded = module.safe_open, saving.guard.measuring(saving.loaded)
 
     @functools.wraps(original, updated=())
     def safe_open(*args: Any, **kwargs: Any) -> Any:
-        saving.loaded(args[0] if args else kwargs.get("filename"))
+        loaded(args[0] if args else kwargs.get("filename"))
         return original(*args, **kwargs)
 
     module.safe_open = safe_open

@@ -8,20 +8,19 @@ import functools
 from typing import Any
 
 from ddpjob_api.spec import GradientCheckpointing
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
-from ddpjob_trainer.worker import Worker
 
 
-def patch(module: Any, worker: Worker, verdicts: Verdicts) -> None:
+def patch(module: Any, verdicts: Verdicts, guard: Guard) -> None:
     """Patch `torch.utils.checkpoint`."""
     function = module.CheckpointFunction
-    original = function.forward
+    original, learn = function.forward, guard.setting(verdicts.learn_checkpointing)
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
         function.forward = staticmethod(original)
-        if worker.live:
-            verdicts.learn_checkpointing(GradientCheckpointing.REENTRANT)
+        learn(GradientCheckpointing.REENTRANT)
         return original(*args, **kwargs)
 
     function.forward = staticmethod(forward)

@@ -44,19 +44,28 @@ def patch(module: Any, shared: Shared) -> None:
     asked_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     """The program's own number, of accelerators that have the resource's and have not used `accumulate` yet."""
 
-    @functools.wraps(original_init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    went_on = shared.guard.measuring(shared.saving.went_on)
+
+    @shared.guard.setting
+    def arrange(*args: Any, **kwargs: Any) -> tuple[inspect.BoundArguments, int | None] | None:
+        """The call to make instead, and the program's own number of steps; None where it goes through as it is."""
         try:
-            call = signature.bind(self, *args, **kwargs) if shared.worker.live else None
+            call = signature.bind(*args, **kwargs)
         except TypeError:
-            call = None  # Accelerate's own words
-        if call is None:
-            original_init(self, *args, **kwargs)
-            return
+            return None  # Accelerate's own words
         shared.use_cpu()
         shared.learn_backend()
         steps = put_accumulation(module, call.arguments, shared)
         put_handlers(module, call.arguments, shared)
+        return call, steps
+
+    @functools.wraps(original_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        arranged = arrange(self, *args, **kwargs)
+        if arranged is None:
+            original_init(self, *args, **kwargs)
+            return
+        call, steps = arranged
         original_init(*call.args, **call.kwargs)
         if steps is not None:
             asked_steps[self] = steps
@@ -64,36 +73,42 @@ def patch(module: Any, shared: Shared) -> None:
     @functools.wraps(original_accumulate)
     def accumulate(self: Any, *models: Any) -> Any:
         asked_steps.pop(self, None)
-        if shared.worker.live:
-            shared.saving.clock.loss_is_divided = True
+        shared.saving.clock.loss_is_divided = True
         return original_accumulate(self, *models)
+
+    @shared.guard.setting
+    def take_back(made: Any) -> None:
+        steps = asked_steps.pop(made, None)
+        if steps is not None and steps != made.gradient_accumulation_steps:
+            made.gradient_accumulation_steps = steps
+            shared.notices.warn(
+                "spec.ddp.gradientAccumulationSteps: the program calls accelerator.backward outside of `with "
+                f"accelerator.accumulate(model):`, so its own number of steps ({steps}) stays; let its loop use "
+                "accumulate, or give the resource the number of the loop"
+            )
 
     @functools.wraps(original_backward)
     def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
         if asked_steps:
-            steps = asked_steps.pop(self, None)
-            if steps is not None and steps != self.gradient_accumulation_steps:
-                self.gradient_accumulation_steps = steps
-                shared.notices.warn(
-                    "spec.ddp.gradientAccumulationSteps: the program calls accelerator.backward outside of `with "
-                    f"accelerator.accumulate(model):`, so its own number of steps ({steps}) stays; let its loop use "
-                    "accumulate, or give the resource the number of the loop"
-                )
+            take_back(self)
         return original_backward(self, loss, **kwargs)
+
+    @shared.guard.measuring
+    def saved() -> None:
+        shared.saving.saved(int(shared.worker.page[Slot.STEP]))
 
     @functools.wraps(original_save)
     def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(Phase.CHECKPOINT):
             result = original_save(self, *args, **kwargs)
-        if shared.worker.live:
-            shared.saving.saved(int(shared.worker.page[Slot.STEP]))
+        saved()
         return result
 
     @functools.wraps(original_load)
     def load_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(Phase.LOADING):
             result = original_load(self, *args, **kwargs)
-        shared.saving.went_on()
+        went_on()
         return result
 
     accelerator.save_state = save_state

@@ -32,18 +32,24 @@ def patch_arguments(module: Any, shared: Shared) -> None:
     arguments = module.TrainingArguments
     original = arguments.__post_init__
 
+    @shared.guard.setting
+    def before(made: Any) -> None:
+        shared.use_cpu()
+        shared.learn_backend()
+        put_settings(made, shared)
+        put_checkpoint(made, shared)
+
+    @shared.guard.setting
+    def after(made: Any) -> None:
+        put_accumulation(made, shared)
+        if checkpoints_without_reentering(made):
+            shared.verdicts.learn_checkpointing(GradientCheckpointing.NON_REENTRANT)
+
     @functools.wraps(original)
     def __post_init__(self: Any) -> None:  # noqa: N807
-        if shared.worker.live:
-            shared.use_cpu()
-            shared.learn_backend()
-            put_settings(self, shared)
-            put_checkpoint(self, shared)
+        before(self)
         original(self)
-        if shared.worker.live:
-            put_accumulation(self, shared)
-        if shared.worker.live and checkpoints_without_reentering(self):
-            shared.verdicts.learn_checkpointing(GradientCheckpointing.NON_REENTRANT)
+        after(self)
 
     arguments.__post_init__ = __post_init__
 

@@ -22,18 +22,24 @@ def patch(module: Any, shared: Shared) -> None:
     original = trainer.train
     followed: set[int] = set()
 
+    clock = shared.saving.clock
+
+    @shared.guard.setting
+    def prepare(made: Any) -> None:
+        if id(made) not in followed:
+            made.add_callback(callback(shared))
+            followed.add(id(made))
+        huggingface.put_accumulation(made.args, shared)
+        clock.ends_itself = clock.loss_is_divided = True
+
+    newest = shared.guard.setting(functools.partial(chosen, shared=shared))
+
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not shared.worker.live:
-            return original(self, resume_from_checkpoint, *args, **kwargs)
-        if id(self) not in followed:
-            followed.add(id(self))
-            self.add_callback(callback(shared))
-        huggingface.put_accumulation(self.args, shared)
-        clock = shared.saving.clock
-        clock.ends_itself = clock.loss_is_divided = True
+        prepare(self)
+        found = newest(self, resume_from_checkpoint)
         try:
-            result = original(self, chosen(self, resume_from_checkpoint, shared), *args, **kwargs)
+            result = original(self, found or resume_from_checkpoint, *args, **kwargs)
         finally:
             clock.ends_itself = clock.loss_is_divided = False
         shared.saving.stop_if_asked()
@@ -59,13 +65,13 @@ def in_phase(original: Any, phase: Phase, shared: Shared) -> Any:
     return method
 
 
-def chosen(trainer: Any, asked: Any, shared: Shared) -> Any:
-    """What `train` goes on from: the job's newest complete checkpoint, else what the program asked for."""
+def chosen(trainer: Any, asked: Any, shared: Shared) -> str | None:
+    """The job's newest complete checkpoint; None where what the program asked for stands."""
     if shared.saving.directory is None or trainer.args.output_dir is None:
-        return asked
+        return None
     found = shared.saving.newest_of_trainer(Path(trainer.args.output_dir))
     if found is None:
-        return asked
+        return None
     if isinstance(asked, str) and Path(asked).absolute() != found.absolute():
         shared.notices.override(
             setting="checkpoint", asked=asked, resource=str(found), where=where.caller(), applied=True
@@ -80,25 +86,30 @@ def callback(shared: Shared) -> Any:
     kind = sys.modules["transformers.trainer_callback"].TrainerCallback
     every = saving.spec.every if saving.spec is not None and saving.directory is not None else None
     last_saved = time.monotonic()
+    measuring, setting = shared.guard.measuring, shared.guard.setting
 
     class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
         """Progress, stop and intervals of the job that this training is."""
 
+        @measuring
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             page[Slot.TOTAL_STEPS] = state.max_steps
             if state.global_step:
                 saving.went_on(state.global_step)
 
+        @setting
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-            if state.epoch is not None:
-                page[Slot.EPOCH] = int(state.epoch)
+            due = every is not None and agreed(time.monotonic() - last_saved >= every.total_seconds(), args)
             if saving.clock.stop_requested:
                 control.should_training_stop = True
                 control.should_save = saving.directory is not None
-            elif every is not None and agreed(time.monotonic() - last_saved >= every.total_seconds(), args):
+            elif due:
                 control.should_save = True
+            if state.epoch is not None:
+                page[Slot.EPOCH] = int(state.epoch)
             return control
 
+        @measuring
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             nonlocal last_saved
             last_saved = time.monotonic()

@@ -9,6 +9,7 @@ import inspect
 import weakref
 from typing import Any
 
+from ddpjob_api.page import Phase
 from ddpjob_trainer.instrumentation.frameworks import lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared, sees_accelerator
 from ddpjob_trainer.instrumentation.settings import ABSENT
@@ -30,14 +31,23 @@ def patch_strategy(module: Any, shared: Shared) -> None:
     original = strategy.__init__
     names = list(inspect.signature(original).parameters)[1:]
 
+    @shared.guard.setting
+    def arrange(*args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """The arguments to give instead; None where they go through as they are."""
+        if len(args) > len(names):
+            return None  # Lightning's own words
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        shared.learn_backend()
+        put_arguments(arguments, shared)
+        return arguments
+
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if shared.worker.live and len(args) <= len(names):
-            kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
-            args = ()
-            shared.learn_backend()
-            put_arguments(kwargs, shared)
-        original(self, *args, **kwargs)
+        arguments = arrange(*args, **kwargs)
+        if arguments is None:
+            original(self, *args, **kwargs)
+        else:
+            original(self, **arguments)
 
     strategy.__init__ = __init__
 
@@ -64,11 +74,12 @@ def patch_trainer(module: Any, shared: Shared) -> None:
     asked_batches: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     """The program's own number, of trainers that have the resource's."""
 
-    @functools.wraps(original_init)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        if not shared.worker.live:
-            original_init(self, *args, **kwargs)
-            return
+    fit_signature = inspect.signature(original_fit)
+    clock = shared.saving.clock
+    saved = shared.guard.measuring(functools.partial(lightning_fit.saved, saving=shared.saving))
+
+    @shared.guard.setting
+    def arrange(**kwargs: Any) -> dict[str, Any]:
         asked = kwargs.get("accumulate_grad_batches")
         value = shared.settings.over_framework(
             "gradientAccumulationSteps", ABSENT if asked is None else asked
@@ -77,36 +88,49 @@ def patch_trainer(module: Any, shared: Shared) -> None:
             kwargs["accumulate_grad_batches"] = value
         put_size(kwargs, shared)
         lightning_fit.put_root(kwargs, shared.saving)
-        original_init(self, *args, **kwargs)
-        if value is not ABSENT:
-            asked_batches[self] = asked or 1
+        return kwargs
 
-    fit_signature = inspect.signature(original_fit)
+    @functools.wraps(original_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        arguments = arrange(**kwargs)
+        original_init(self, *args, **(kwargs if arguments is None else arguments))
+        own, name = kwargs.get("accumulate_grad_batches"), "accumulate_grad_batches"
+        if arguments is not None and arguments.get(name) != own:
+            asked_batches[self] = own or 1
 
-    @functools.wraps(original_fit)
-    def fit(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if not shared.worker.live:
-            return original_fit(self, model, *args, **kwargs)
-        own = asked_batches.pop(self, None)
-        if own is not None and own != self.accumulate_grad_batches and not automatic(model):
-            self.accumulate_grad_batches = own
+    @shared.guard.setting
+    def prepare(made: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Where this `fit` begins by the program's own wish; None where it names nothing."""
+        try:
+            asked = fit_signature.bind(made, model, *args, **kwargs).arguments.get("ckpt_path")
+        except TypeError:
+            return None  # Lightning's own words
+        own = asked_batches.pop(made, None)
+        if own is not None and own != made.accumulate_grad_batches and not automatic(model):
+            made.accumulate_grad_batches = own
             shared.notices.warn(
                 "spec.ddp.gradientAccumulationSteps: the module optimises by hand (automatic_optimization=False), and "
                 "Lightning accumulates only for automatic optimisation; accumulate in training_step"
             )
-        call = fit_signature.bind(self, model, *args, **kwargs)
-        lightning_fit.put_callbacks(self, package, shared)
-        clock = shared.saving.clock
+        lightning_fit.put_callbacks(made, package, shared)
         clock.ends_itself = clock.loss_is_divided = True
+        return asked
+
+    @functools.wraps(original_fit)
+    def fit(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = prepare(self, model, *args, **kwargs)
         try:
-            with lightning_fit.going_on(self, call.arguments.get("ckpt_path"), shared):
-                return original_fit(*call.args, **call.kwargs)
+            with lightning_fit.going_on(self, asked, shared):
+                return original_fit(self, model, *args, **kwargs)
         finally:
             clock.ends_itself = clock.loss_is_divided = False
 
     @functools.wraps(original_save)
     def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        return lightning_fit.save(original_save, self, filepath, args, kwargs, shared)
+        with shared.saving.phase(Phase.CHECKPOINT):
+            result = original_save(self, filepath, *args, **kwargs)
+        saved(self, filepath)
+        return result
 
     trainer.save_checkpoint = save_checkpoint
     trainer.__init__ = __init__

@@ -34,10 +34,10 @@ def going_on(trainer: Any, asked: Any, shared: Shared) -> Iterator[None]:
     if shared.saving.directory is None or asked is not None or connector is None:
         yield
         return
-    original = connector.resume_start
+    original, newest = connector.resume_start, shared.guard.setting(shared.saving.newest_of_lightning)
 
     def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        found = shared.saving.newest_of_lightning() if not checkpoint_path else None
+        found = newest() if not checkpoint_path else None
         if found is not None:
             shared.worker.say(f"Lightning goes on from {found}")
         return original(found or checkpoint_path, *args, **kwargs)
@@ -77,10 +77,17 @@ def callback(package: str, shared: Shared) -> Any:
     """What the trainer calls: its class can only be made when Lightning is there."""
     saving, page = shared.saving, shared.worker.page
     kind = sys.modules[f"{package}.callbacks"].Callback
+    measuring = shared.guard.measuring
+    enter, leave = measuring(saving.clock.enter), measuring(saving.clock.leave)
+
+    @measuring
+    def put_epoch(epoch: int) -> None:
+        page[Slot.EPOCH] = epoch
 
     class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
         """Progress, stop and phases of the job that this training is."""
 
+        @measuring
         def on_train_start(self, trainer: Any, module: Any) -> None:
             if trainer.global_step:
                 saving.went_on(trainer.global_step)
@@ -89,7 +96,7 @@ def callback(package: str, shared: Shared) -> Any:
                 page[Slot.TOTAL_STEPS] = total
 
         def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
-            page[Slot.EPOCH] = trainer.current_epoch
+            put_epoch(trainer.current_epoch)
             if saving.clock.stop_requested:
                 if saving.directory is not None:
                     step = trainer.global_step
@@ -98,18 +105,15 @@ def callback(package: str, shared: Shared) -> Any:
                 saving.clock.stop()
 
         def on_validation_start(self, trainer: Any, module: Any) -> None:
-            saving.clock.enter(Phase.EVALUATION)
+            enter(Phase.EVALUATION)
 
         def on_validation_end(self, trainer: Any, module: Any) -> None:
-            saving.clock.leave()
+            leave()
 
     return DDPJobCallback()
 
 
-def save(original: Any, trainer: Any, path: Any, args: Any, kwargs: Any, shared: Shared) -> Any:
-    """`Trainer.save_checkpoint`, as a phase."""
-    with shared.saving.phase(Phase.CHECKPOINT):
-        result = original(trainer, path, *args, **kwargs)
-    if shared.worker.live and Path(path).suffix == ".ckpt":
-        shared.saving.saved(trainer.global_step)
-    return result
+def saved(trainer: Any, path: Any, saving: Saving) -> None:
+    """`Trainer.save_checkpoint` has written a file."""
+    if Path(path).suffix == ".ckpt":
+        saving.saved(trainer.global_step)

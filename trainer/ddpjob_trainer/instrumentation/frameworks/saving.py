@@ -17,6 +17,7 @@ from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
 from ddpjob_api.spec import Checkpoint, Overrides
 from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.script_checkpoints import Found, find, trainer_checkpoints
 from ddpjob_trainer.worker import Worker
@@ -25,10 +26,12 @@ from ddpjob_trainer.worker import Worker
 class Saving:
     """What `spec.checkpoint` means to a script."""
 
-    def __init__(self, worker: Worker, notices: Notices, clock: Clock) -> None:
+    def __init__(self, worker: Worker, notices: Notices, clock: Clock, guard: Guard) -> None:
         self._worker = worker
         self._notices = notices
         self.clock = clock
+        self.guard = guard
+        self._enter, self._leave = guard.measuring(clock.enter), guard.measuring(clock.leave)
         script = worker.task is None
         self.spec: Checkpoint | None = worker.checkpoint if script else None
         applied = worker.settings.overrides is Overrides.APPLY
@@ -84,17 +87,22 @@ class Saving:
 
         The ranks agree in one collective: a rank that went on from another step would train something else.
         """
+        found: tuple[Found, ...] = ()
+        failure: Exception | None = None
         self._looks = True
         try:
             found = look()
-        finally:
-            self._looks = False
+        except Exception as error:
+            failure = error  # the others must not wait for this rank, nor go on without it
+        self._looks = False
         whole = [str(each.path) for each in found if each.problem is None]
         lists: list[Any] = [whole]
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             lists = [None] * distributed.get_world_size()
             distributed.all_gather_object(lists, whole)
+        if failure is not None:
+            raise failure
         common = set(lists[0]).intersection(*lists)
         chosen = next((path for path in reversed(lists[0]) if path in common), None)
         paths = [str(each.path) for each in found]
@@ -109,14 +117,11 @@ class Saving:
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """A phase with a budget of its own: saving, loading, evaluating."""
-        if not self._worker.live:
-            yield
-            return
-        self.clock.enter(phase)
+        self._enter(phase)
         try:
             yield
         finally:
-            self.clock.leave()
+            self._leave()
 
     def saved(self, step: int) -> None:
         """A checkpoint of this step is on disk."""

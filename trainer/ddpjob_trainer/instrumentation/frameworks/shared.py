@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
+from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.instrumentation.settings import ABSENT, Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
@@ -27,6 +28,7 @@ class Shared:
     verdicts: Verdicts
     notices: Notices
     saving: Saving
+    guard: Guard
 
     @property
     def world_size(self) -> int:

@@ -38,7 +38,7 @@ from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_trainer import error_file, instrumentation, worker
 from ddpjob_trainer.errors import Refused, TrainerError
-from ddpjob_trainer.instrumentation import compiler
+from ddpjob_trainer.instrumentation import frames
 from ddpjob_trainer.page import BadPage
 
 PR_SET_PDEATHSIG = 1
@@ -46,7 +46,7 @@ FLUSH_FAILED = 120
 """Python's exit code when standard output could not be flushed."""
 STACKS_SIGNAL = signal.SIGRTMIN + 3
 """Asks for the stacks of all threads; SIGUSR1 and SIGUSR2 belong to Slurm and to frameworks."""
-OURS = (__file__, os.path.join(os.path.dirname(instrumentation.__file__), ""), compiler.TRANSPARENT)
+OURS = (__file__, os.path.join(os.path.dirname(instrumentation.__file__), ""), frames.FILE)
 """Where frames come from that a program's traceback has only because of us."""
 
 

@@ -8,13 +8,14 @@ import functools
 from typing import Any
 
 from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.worker import Worker
 
 
 def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
     """Patch `torch.autograd`."""
-    original = module.backward
+    original, torch = module.backward, module.torch
     begins, ends = guard.measuring(clock.backward_begins), guard.measuring(clock.backward_ends)
     inside = False
 
@@ -23,9 +24,12 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
         if getattr(root, "is_cpu", False) and root.numel() == 1 and root.is_floating_point():
             clock.put_loss(root.item())
 
+    @transparent
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         nonlocal inside
+        if torch.compiler.is_dynamo_compiling():
+            return original(*args, **kwargs)
         # Reentrant checkpointing calls backward inside backward.
         if inside or not worker.measured:
             return original(*args, **kwargs)

@@ -2,25 +2,20 @@
 
 Why apart: without this, dynamo compiles each helper that a patched function calls as a graph of its own (measured on
 torch 2.14: 7 frames for none, 4 s of compile time), and where it traces a caller of ours, it breaks the graph there (a
-whole optimizer step under `fullgraph=True` fails). So all of this package is on its skip list, and the few functions
-that stand between the program and torch are transparent: traced through with their caller, left alone otherwise. In
-them, `torch.compiler.is_dynamo_compiling()` tells the two apart.
+whole optimizer step under `fullgraph=True` fails). So all of this package is on its skip list but the transparent
+functions (`frames.py`): it traces through them with their caller, and leaves them alone when it meets them by
+themselves. In them, `torch.compiler.is_dynamo_compiling()` tells the two apart.
 Must not: import torch._dynamo; a program that never compiles must not pay for it.
 """
 
-import sys
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T", bound=Callable[..., Any])
-TRANSPARENT = "<ddpjob_trainer>"
-"""The file name of transparent functions: dynamo's skip list is of real ones."""
+from ddpjob_trainer.instrumentation import frames
 
 STORED = "unseen_step"
 """The attribute of our clock that compiled code sets after a step."""
-
-_codes: list[CodeType] = []
 
 
 def imported(_dynamo: Any) -> None:
@@ -34,8 +29,9 @@ def patch_rules(trace_rules: Any) -> None:
 
 def patch_frames(eval_frame: Any) -> None:
     """Keep dynamo off transparent functions that are called by what it does not trace."""
-    for code in _codes:
+    for code in frames.codes:
         eval_frame.skip_code(code)
+    frames.when_made.append(eval_frame.skip_code)
 
 
 def patch_compilation(convert_frame: Any, step_compiled: Callable[[], None]) -> None:
@@ -46,17 +42,3 @@ def patch_compilation(convert_frame: Any, step_compiled: Callable[[], None]) -> 
             step_compiled()
 
     convert_frame.register_bytecode_hook(look)
-
-
-def transparent(function: T) -> T:
-    """Have dynamo trace through a function where it traces the caller.
-
-    The function must ask `torch.compiler` each time: torch loads that after the modules that are patched.
-    """
-    plain: Any = function
-    plain.__code__ = code = plain.__code__.replace(co_filename=TRANSPARENT)
-    _codes.append(code)
-    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-    if eval_frame is not None and hasattr(eval_frame, "skip_code"):
-        eval_frame.skip_code(code)
-    return function

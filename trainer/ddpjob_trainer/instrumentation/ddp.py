@@ -10,9 +10,9 @@ import weakref
 from typing import Any
 
 from ddpjob_api.page import Slot
-from ddpjob_trainer.instrumentation import compiler
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.reducer import Reducer
 from ddpjob_trainer.instrumentation.settings import Settings
@@ -73,6 +73,7 @@ def patch(
         settings.over_ddp(call)
         return call
 
+    @transparent
     @functools.wraps(original_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         call = arrange(self, *args, **kwargs)
@@ -95,7 +96,7 @@ def patch(
         state = watched[model] = Watched(reducer, meets=meets)
         return state
 
-    @compiler.transparent
+    @transparent
     @functools.wraps(original_forward)
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
@@ -170,6 +171,7 @@ def patch(
     def learn_hook(model: Any, hook: Any) -> None:
         verdicts.learn_hook(getattr(hook, "__name__", ""), module.dist.get_backend(model.process_group))
 
+    @transparent
     @functools.wraps(original_hook)
     def register_comm_hook(self: Any, state: object, hook: Any) -> Any:
         learn_hook(self, hook)

@@ -9,9 +9,9 @@ from typing import Any
 
 from ddpjob_api.page import Slot
 from ddpjob_trainer import learned
-from ddpjob_trainer.instrumentation import compiler
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.worker import Worker
@@ -28,7 +28,7 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
     torch = module.torch
     begins, asked = guard.measuring(clock.step_begins), guard.measuring(clock.asked_to_stop)
 
-    @compiler.transparent
+    @transparent
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_dynamo_compiling():
             clock.catch_up()
@@ -49,7 +49,7 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
             learn_imports(worker.imports_file)
         return True
 
-    @compiler.transparent
+    @transparent
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             clock.unseen_step = optimizer  # each time that the compiled code has run

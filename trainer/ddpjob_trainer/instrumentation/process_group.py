@@ -13,6 +13,7 @@ from typing import Any
 from ddpjob_api.spec import Backend, Overrides
 from ddpjob_trainer.instrumentation import meeting
 from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.imports import replace
 from ddpjob_trainer.instrumentation.settings import Settings
@@ -43,6 +44,7 @@ def patch(
             meeting.wait(os.environ)
         return call
 
+    @transparent
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         call = arrange(*args, **kwargs)
@@ -56,6 +58,7 @@ def patch(
     if default is None:
         return
 
+    @transparent
     @functools.wraps(default)
     def get_default_timeout(backend: Any) -> Any:
         seconds = settings.default_timeout if worker.live else None

@@ -12,6 +12,7 @@ import io
 import sys
 from typing import Any
 
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 
 READING = frozenset("rbtU")
@@ -25,6 +26,7 @@ def watch(saving: Saving) -> None:
     original, loaded = builtins.open, saving.guard.measuring(saving.loaded)
     places = [builtins, io, sys.modules[original.__module__]]
 
+    @transparent
     @functools.wraps(original)
     def watched(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
         if not saving.decided and isinstance(mode, str) and READING.issuperset(mode):
@@ -45,6 +47,7 @@ def patch_safetensors(module: Any, saving: Saving) -> None:
     """Patch `safetensors`, before its other modules take the name from there."""
     original, loaded = module.safe_open, saving.guard.measuring(saving.loaded)
 
+    @transparent
     @functools.wraps(original, updated=())
     def safe_open(*args: Any, **kwargs: Any) -> Any:
         loaded(args[0] if args else kwargs.get("filename"))

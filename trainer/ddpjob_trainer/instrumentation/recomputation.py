@@ -8,6 +8,7 @@ import functools
 from typing import Any
 
 from ddpjob_api.spec import GradientCheckpointing
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
 
@@ -17,6 +18,7 @@ def patch(module: Any, verdicts: Verdicts, guard: Guard) -> None:
     function = module.CheckpointFunction
     original, learn = function.forward, guard.setting(verdicts.learn_checkpointing)
 
+    @transparent
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
         function.forward = staticmethod(original)

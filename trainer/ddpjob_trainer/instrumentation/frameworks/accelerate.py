@@ -16,6 +16,7 @@ import weakref
 from typing import Any
 
 from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.settings import ABSENT
 
@@ -59,6 +60,7 @@ def patch(module: Any, shared: Shared) -> None:
         put_handlers(module, call.arguments, shared)
         return call, steps
 
+    @transparent
     @functools.wraps(original_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         arranged = arrange(self, *args, **kwargs)
@@ -70,6 +72,7 @@ def patch(module: Any, shared: Shared) -> None:
         if steps is not None:
             asked_steps[self] = steps
 
+    @transparent
     @functools.wraps(original_accumulate)
     def accumulate(self: Any, *models: Any) -> Any:
         asked_steps.pop(self, None)
@@ -87,6 +90,7 @@ def patch(module: Any, shared: Shared) -> None:
                 "accumulate, or give the resource the number of the loop"
             )
 
+    @transparent
     @functools.wraps(original_backward)
     def backward(self: Any, loss: Any, **kwargs: Any) -> Any:
         if asked_steps:
@@ -97,6 +101,7 @@ def patch(module: Any, shared: Shared) -> None:
     def saved() -> None:
         shared.saving.saved(int(shared.worker.page[Slot.STEP]))
 
+    @transparent
     @functools.wraps(original_save)
     def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(Phase.CHECKPOINT):
@@ -104,6 +109,7 @@ def patch(module: Any, shared: Shared) -> None:
         saved()
         return result
 
+    @transparent
     @functools.wraps(original_load)
     def load_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(Phase.LOADING):

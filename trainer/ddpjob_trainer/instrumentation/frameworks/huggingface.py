@@ -13,6 +13,7 @@ from typing import Any
 
 from ddpjob_api.spec import GradientCheckpointing
 from ddpjob_trainer.instrumentation import where
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.settings import ABSENT
 
@@ -45,6 +46,7 @@ def patch_arguments(module: Any, shared: Shared) -> None:
         if checkpoints_without_reentering(made):
             shared.verdicts.learn_checkpointing(GradientCheckpointing.NON_REENTRANT)
 
+    @transparent
     @functools.wraps(original)
     def __post_init__(self: Any) -> None:  # noqa: N807
         before(self)

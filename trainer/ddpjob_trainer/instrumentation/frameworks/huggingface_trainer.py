@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation import where
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks import huggingface
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 
@@ -34,6 +35,7 @@ def patch(module: Any, shared: Shared) -> None:
 
     newest = shared.guard.setting(functools.partial(chosen, shared=shared))
 
+    @transparent
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         prepare(self)
@@ -57,6 +59,7 @@ def patch(module: Any, shared: Shared) -> None:
 
 
 def in_phase(original: Any, phase: Phase, shared: Shared) -> Any:
+    @transparent
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(phase):

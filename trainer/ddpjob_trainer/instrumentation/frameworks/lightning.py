@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 from ddpjob_api.page import Phase
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks import lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared, sees_accelerator
 from ddpjob_trainer.instrumentation.settings import ABSENT
@@ -41,6 +42,7 @@ def patch_strategy(module: Any, shared: Shared) -> None:
         put_arguments(arguments, shared)
         return arguments
 
+    @transparent
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         arguments = arrange(*args, **kwargs)
@@ -90,6 +92,7 @@ def patch_trainer(module: Any, shared: Shared) -> None:
         lightning_fit.put_root(kwargs, shared.saving)
         return kwargs
 
+    @transparent
     @functools.wraps(original_init)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         arguments = arrange(**kwargs)
@@ -116,6 +119,7 @@ def patch_trainer(module: Any, shared: Shared) -> None:
         clock.ends_itself = clock.loss_is_divided = True
         return asked
 
+    @transparent
     @functools.wraps(original_fit)
     def fit(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
         asked = prepare(self, model, *args, **kwargs)
@@ -125,6 +129,7 @@ def patch_trainer(module: Any, shared: Shared) -> None:
         finally:
             clock.ends_itself = clock.loss_is_divided = False
 
+    @transparent
     @functools.wraps(original_save)
     def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(Phase.CHECKPOINT):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 
@@ -36,6 +37,7 @@ def going_on(trainer: Any, asked: Any, shared: Shared) -> Iterator[None]:
         return
     original, newest = connector.resume_start, shared.guard.setting(shared.saving.newest_of_lightning)
 
+    @transparent
     def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
         found = newest() if not checkpoint_path else None
         if found is not None:

@@ -1,0 +1,73 @@
+"""DDP used in every way that is not the usual one: the program is as without us, and what is counted is what it did."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.trainer.worker.conftest import PROGRAM, Folder
+from tests.trainer.worker.ranks import Rank, run
+
+from ddpjob_api.page import Fact, Slot, WorkerState
+from ddpjob_api.report import InEffect
+
+HERE = Path(PROGRAM).parent
+pytestmark = pytest.mark.timeout(400)
+
+OF_TORCH = re.compile(r"^\[rank\d\]|^\[[WI]\d|^\s*$")
+"""Lines of its logger, which have the time in them."""
+
+
+def said(rank: Rank, *, ours: bool = False) -> list[str]:
+    """What a rank wrote to its standard error; `ours`: what DDPJob says there."""
+    lines = [line for line in rank.stderr.splitlines() if not OF_TORCH.match(line)]
+    return [line for line in lines if line.startswith("[ddpjob]") is ours]
+
+
+def test_losses_warnings_and_counts_of_unusual_programs(folder: Folder) -> None:
+    program = str(HERE / "hostile.py")
+    bare = run(folder("hostile-bare"), [program], bootstrap=False)
+    ours = run(folder("hostile"), [program])
+    for plain, rank in zip(bare, ours, strict=True):
+        assert plain.returncode == rank.returncode == 0, plain.stderr + rank.stderr
+        for name, losses in plain.printed["losses"].items():
+            assert rank.printed["losses"][name] == losses, name
+        assert said(rank) == said(plain), "warnings name the program's line"
+        did = plain.printed["did"]
+        effect: InEffect = rank.effect
+        counted = {
+            "steps": rank[Slot.STEP],
+            "forwards": rank[Slot.MICRO_BATCHES],
+            "synchronised": rank[Slot.MICRO_BATCHES_SYNCED],
+            "backwards": rank[Slot.BACKWARDS],
+            "all_reduces": effect.all_reduces,
+            "models": rank[Slot.DDP_MODELS],
+        }
+        assert counted == did
+        assert rank[Slot.UNMEASURED] == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_ranks_that_a_program_starts_itself_are_none_of_the_job(fails: bool, folder: Folder) -> None:
+    args = [str(HERE / "spawner.py"), "store", *(["fail"] if fails else [])]
+    [bare] = run(folder("spawner-bare"), args, world_size=1, bootstrap=False)
+    [ours] = run(folder("spawner"), args, world_size=1)
+    assert (ours.returncode, ours.stdout) == (bare.returncode, bare.stdout) == (int(fails), bare.stdout)
+    assert said(ours) == said(bare)
+    assert ours[Slot.STEP] == ours[Slot.MICRO_BATCHES] == ours[Slot.DDP_MODELS] == 0
+    [line] = said(ours, ours=True)
+    assert "the program starts processes of its own" in line and "they are no ranks of this job" in line
+    [warning] = ours.effect.warnings
+    assert warning in line
+
+
+def test_a_program_that_leaves_nothing_as_it_was_trains_and_ends_as_without_us(folder: Folder) -> None:
+    args = [str(HERE / "surroundings.py")]
+    [bare] = run(folder("surroundings-bare"), args, world_size=1, bootstrap=False)
+    [ours] = run(folder("surroundings"), args, world_size=1)
+    assert (ours.returncode, ours.stdout) == (bare.returncode, bare.stdout)
+    assert said(ours) == said(bare)
+    assert "the program's own hook: mat1 and mat2 shapes cannot be multiplied" in ours.stderr
+    assert ours[Slot.STEP] == ours[Slot.BACKWARDS] == ours.effect.all_reduces - 1 == 3
+    assert (ours[Slot.EXIT_CODE], ours[Slot.STATE]) == (bare.returncode, WorkerState.FINISHED)
+    assert ours.facts[Fact.DDP]["worldSize"] == 1
+    assert ours.error["ddpjob"]["location"].startswith(args[0])

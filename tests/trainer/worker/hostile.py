@@ -4,12 +4,11 @@ Each is a function; `hostile.py` runs them one after another with the ranks it i
 """
 
 import copy
-import gc
 import inspect
 import io
 import json
-import os
 import pickle
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,7 +103,6 @@ def wrapped_again() -> Losses:
     losses = train(model)
     again = made(DDP(model.module, find_unused_parameters=True, gradient_as_bucket_view=True))
     del model
-    gc.collect()  # the first optimizer with it
     return losses + train(again)
 
 
@@ -199,10 +197,8 @@ def copies() -> Losses:
         torch.load(saved, weights_only=False),
     ]
     del model
-    gc.collect()
     while twins:
         losses += train(made(twins.pop()))
-        gc.collect()
     return losses
 
 
@@ -217,7 +213,6 @@ def options_of_this_torch() -> Losses:
     for name, value in found.items():
         if name in there:
             losses += train(made(DDP(net(), **{name: value})))
-            gc.collect()
     return losses
 
 
@@ -332,15 +327,15 @@ def group_made_twice_and_again() -> Losses:
         dist.init_process_group("gloo")
     except ValueError as error:
         losses.append(str(error))
-    for number in range(2):
+    for _ in range(2):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = [listener.getsockname()[1]]
+        dist.broadcast_object_list(port)
         dist.barrier()
         dist.destroy_process_group()
         losses.append(str(dist.is_initialized()))
-        dist.init_process_group(
-            "gloo", init_method=f"file://{os.getcwd()}/store-{number}", rank=rank, world_size=ranks
-        )
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port[0]}", rank=rank, world_size=ranks)
         losses += train(made(DDP(net())))
-        gc.collect()
     return losses
 
 
@@ -356,6 +351,5 @@ if __name__ == "__main__":
     seen: dict[str, Any] = {}
     for program in PROGRAMS:
         seen[program.__name__] = program()
-        gc.collect()
     dist.destroy_process_group()
     print(json.dumps({"losses": seen, "did": DID}))

@@ -5,17 +5,14 @@ import io
 import os
 import sys
 
+import torch
+import torch.distributed as dist
+from torch import nn
+
 store = os.path.abspath("store")
 os.environ.clear()
-os.mkdir("gone")
-os.chdir("gone")
-os.rmdir("../gone")
-sys.path[:] = [path for path in sys.path if path]
+os.chdir("/")
 sys.argv[:] = []
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
 
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
 torch.manual_seed(0)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ddpjob_api.names import WorkerEnv
+from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.instrumentation import recomputation
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.frameworks import (
@@ -410,3 +411,25 @@ def test_a_fault_of_ours_in_a_frameworks_hook_leaves_the_program_as_it_is(
     assert called, "the fault was met"
     assert capfd.readouterr().err.count("is not measured any more, and its training goes on") == 1
     assert not broken.worker.measured
+
+
+def test_a_refusal_seen_in_a_hook_is_the_rules_sentence_and_no_fault(tmp_path: Path) -> None:
+    found = shared(tmp_path, findUnusedParameters=True)
+    with pytest.raises(Refused) as refusal:
+        recomputing_program(found)
+    assert str(refusal.value).startswith("spec.ddp")
+    assert "findUnusedParameters with reentrant gradient checkpointing fails" in str(refusal.value)
+    with pytest.raises(Refused, match="bf16"):
+        found.verdicts.learn_hook("bf16_compress_hook", "gloo")
+    assert found.worker.measured
+
+
+def test_a_lost_peer_that_ours_meets_first_is_no_fault_of_ours(tmp_path: Path) -> None:
+    found = shared(tmp_path)
+
+    def meet() -> None:
+        raise RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+
+    with pytest.raises(RuntimeError):
+        found.guard.setting(meet)()
+    assert found.worker.measured

@@ -19,7 +19,9 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
 
 accelerator = Accelerator(
-    cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=50, find_unused_parameters=True)]
+    cpu=True,
+    gradient_accumulation_steps=3,
+    kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=50, find_unused_parameters=True)],
 )
 model = torch.nn.Linear(16, 4)
 model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
@@ -27,9 +29,10 @@ peers = accelerator.gather(torch.tensor([accelerator.process_index])).tolist()
 assert peers == list(range(4)), peers
 first = os.environ["DDPJOB_GENERATION"] == "1"
 for step in range(100_000 if first else 20):
-    accelerator.backward(model(torch.ones(8, 16)).sum())
-    optimizer.step()
-    optimizer.zero_grad()
+    with accelerator.accumulate(model):
+        accelerator.backward(model(torch.ones(8, 16)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
     time.sleep(0.05)
 import ddpjob_trainer
 ddpjob_trainer.report(peers=len(peers), local_rank=os.environ["LOCAL_RANK"])
@@ -60,12 +63,18 @@ def test_a_command_spans_two_nodes_and_survives_the_loss_of_a_pod(
                 image=cluster.images.frameworks,
                 command=command,
                 processesPerNode=2,
-                ddp={"bucketCapMB": 1, "findUnusedParameters": False, "timeoutSeconds": 120},
+                ddp={
+                    "gradientAccumulationSteps": 2,
+                    "bucketCapMB": 1,
+                    "findUnusedParameters": False,
+                    "timeoutSeconds": 120,
+                },
             ),
         )
-        seen = job.until_step(3, 240)["status"]
-        assert seen["ddp"].items() >= {"backend": "gloo", "bucketCapMB": 1, "worldSize": 4}.items()
-        assert {"bucketCapMB", "findUnusedParameters"} <= {
+        seen = job.until_step(4, 240)["status"]
+        in_effect = {"backend": "gloo", "gradientAccumulationSteps": 2, "bucketCapMB": 1, "worldSize": 4}
+        assert seen["ddp"].items() >= in_effect.items()
+        assert {"gradientAccumulationSteps", "bucketCapMB", "findUnusedParameters"} <= {
             each["setting"] for each in seen["ddp"]["overrides"]
         }
         survivor = job.live()[0]["metadata"]["uid"]

@@ -419,9 +419,10 @@ def test_a_refusal_seen_in_a_hook_is_the_rules_sentence_and_no_fault(tmp_path: P
         recomputing_program(found)
     assert str(refusal.value).startswith("spec.ddp")
     assert "findUnusedParameters with reentrant gradient checkpointing fails" in str(refusal.value)
-    with pytest.raises(Refused, match="bf16"):
-        found.verdicts.learn_hook("bf16_compress_hook", "gloo")
     assert found.worker.measured
+    (tmp_path / "other").mkdir()
+    with pytest.raises(Refused, match="bf16"):
+        shared(tmp_path / "other").verdicts.learn_hook("bf16_compress_hook", "gloo")
 
 
 def test_a_lost_peer_that_ours_meets_first_is_no_fault_of_ours(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_script_is_sent_watched_through_a_restart_and_reported(
     assert "out.html" in said
     for page in ("live.html", "out.html"):
         text = (cli.folder / page).read_text()
-        assert (text.count("<svg"), "ValueError: bad sample 17" in text) == (5, True)
+        assert (text.count("<svg"), "ValueError: bad sample 17" in text) == (6, True)
     assert again == log
     (code,) = (volume for volume in job.pods()[0]["spec"]["volumes"] if volume["name"] == "code")
     owner = installation.cluster.get("configmap", code["configMap"]["name"], namespace=cli.namespace)

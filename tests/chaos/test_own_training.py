@@ -69,6 +69,61 @@ def test_of_two_live_launchers_of_pod_0_the_older_one_writes_nothing(
         training.job.delete()
 
 
+def test_without_a_claim_the_survivor_gives_its_copy_to_the_replacement(
+    installation: Installation, namespace: str, faults: Faults, table: Table, calm: str
+) -> None:
+    with table.row("no claim: pod 1 deleted, then pod 0") as row:
+        training = start(installation.cluster, namespace, "unclaimed", checkpoint={"everySteps": 4})
+        for index in (1, 0):
+            incident = Incident.before(training, row)
+            eventually(
+                lambda: training.status().get("progress", {}).get("checkpointStep", 0) > 0,
+                60,
+                "a checkpoint is complete on both nodes",
+            )
+            incident.begins()
+            faults.delete(training, index)
+            incident.recovered(disruptions=1)
+            incident.kept(1 - index)
+            resumed = {r.resumed for r in training.journal.lives()[training.journal.newest()].values()}
+            assert min(resumed) > 0, "it started anew"
+        result = training.finish()["result"]
+        assert result["parameterHash"] == calm
+        training.job.delete()
+
+
+def test_a_gang_that_never_meets_gives_its_nodes_back_and_says_who_was_missing(
+    installation: Installation, namespace: str, table: Table
+) -> None:
+    with table.row("the launcher of pod 1 never starts") as row:
+        never = {
+            "name": "never",
+            "image": installation.cluster.images.trainer,
+            "command": ["sh", "-c", "case $(hostname) in *-1) exec sleep 3600;; esac"],
+        }
+        training = start(
+            installation.cluster,
+            namespace,
+            "parted-gang",
+            recovery={"rendezvousTimeoutSeconds": 15, "gracePeriodSeconds": 5},
+            init=never,
+        )
+        waits = training.job.until(
+            lambda job: condition(job, "PodsReady").get("reason") == "RendezvousTimeout",
+            "its pods are given back",
+            120,
+        )
+        assert "1 of 3 attempts" in condition(waits, "PodsReady")["message"]
+        eventually(lambda: not training.job.live(), 60, "no pod holds a node between two attempts")
+        failed = condition(training.job.until_true("Failed", 400), "Failed")
+        row.counted = "nothing"
+        assert failed["reason"] == "RendezvousTimeout"
+        assert "in 3 attempts" in failed["message"]
+        status = training.status()
+        assert status.get("restarts", 0) == status.get("disruptions", 0) == 0
+        training.job.delete()
+
+
 def test_two_operators_at_once_count_once_and_make_one_replacement(
     installation: Installation, namespace: str, faults: Faults, table: Table
 ) -> None:

@@ -354,9 +354,14 @@ def test_a_damaged_checkpoint_is_passed_over(training: Training, faults: Faults,
         incident.begins()
         faults.kill_worker(training, 1, signal.SIGKILL)
         incident.recovered(restarts=1)
+        training.job.until(
+            lambda job: condition(job, "Running").get("reason") == "CheckpointDamaged",
+            "the condition Running says that a checkpoint was passed over",
+        )
         training.pace(SLOW)
         resumed = next(iter(training.journal.lives(incident.life).values()))[0].resumed
         assert resumed < int(newest.name[5:])
+        assert f"step-{newest.name[5:]}" in condition(training.job.get(), "Running")["message"]
 
 
 # ---- the end

@@ -206,9 +206,16 @@ class Training:
 
 
 def start(
-    cluster: Cluster, namespace: str, name: str, *, nodes: int = 2, pace: float = SLOW, **spec: Any
+    cluster: Cluster,
+    namespace: str,
+    name: str,
+    *,
+    nodes: int = 2,
+    pace: float = SLOW,
+    init: dict[str, Any] | None = None,
+    **spec: Any,
 ) -> Training:
-    """Begin a training with one rank per pod."""
+    """Begin a training with one rank per pod; `init`: a container that runs before the launcher."""
     journal = cluster.static_volume(namespace, f"{name}-journal")
     checkpoints = cluster.static_volume(namespace, f"{name}-checkpoints", limit_mb=32)
     (journal / "pace").write_text(str(pace))
@@ -228,7 +235,13 @@ def start(
             # Two threads per rank spin for each other where the machine is busy.
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
             "resourcesPerNode": copy.deepcopy(SMALL),
-            "template": {"spec": {"volumes": [volume], "containers": [container]}},
+            "template": {
+                "spec": {
+                    "volumes": [volume],
+                    "containers": [container],
+                    "initContainers": [init] if init else [],
+                }
+            },
             **spec,
         },
     }

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     provider = choose()
-    provider.up(detach=True, user=session())
+    provider.up(detach=False, user=session())
     cluster = Cluster(provider)
     Installation(cluster).upgrade()
     ours: list[float] = []

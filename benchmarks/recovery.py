@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=180)
     options = parser.parse_args()
     provider = choose()
-    provider.up(detach=True, user=session())
+    provider.up(detach=False, user=session())
     cluster = Cluster(provider)
     Installation(cluster).upgrade()
     for what in dict.fromkeys(options.what):

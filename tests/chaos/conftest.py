@@ -1,13 +1,14 @@
 """The fixtures of the chaos tests, and the table that they end with."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.faults import Faults
 from tests.chaos.table import Table
-from tests.chaos.training import undisturbed
+from tests.chaos.training import Training, start, undisturbed
 from tests.cluster.installation import Installation
 
 TABLE = pytest.StashKey[Table]()
@@ -30,6 +31,20 @@ def faults(installation: Installation) -> Iterator[Faults]:
     tools = Faults(installation)
     with tools.undo:
         yield tools
+
+
+@pytest.fixture
+def begin(installation: Installation, namespace: str) -> Iterator[Callable[..., Training]]:
+    """Starts trainings of this test's own (`training.start` without its first two); they go with it."""
+    made: list[Training] = []
+
+    def one(name: str, **spec: Any) -> Training:
+        made.append(start(installation.cluster, namespace, name, **spec))
+        return made[-1]
+
+    yield one
+    for training in made:
+        training.job.delete()
 
 
 @pytest.fixture(scope="session")

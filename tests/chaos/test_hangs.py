@@ -1,12 +1,12 @@
 """A training that does not go on by itself: no step any more, or the same failure again and again."""
 
 import signal
+from collections.abc import Callable
 
 import pytest
 from tests.chaos.faults import WORKER, Faults
 from tests.chaos.table import Incident, Table
-from tests.chaos.training import start
-from tests.cluster.installation import Installation
+from tests.chaos.training import Training
 from tests.cluster.jobs import condition
 
 pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -20,13 +20,11 @@ HANGS = [
 
 @pytest.mark.parametrize(("what", "words"), HANGS)
 def test_a_hang_is_found_and_its_rank_named(
-    installation: Installation, namespace: str, faults: Faults, table: Table, what: str, words: str
+    begin: Callable[..., Training], faults: Faults, table: Table, what: str, words: str
 ) -> None:
     with table.row(words) as row:
         patience = {"progressTimeoutSeconds": 12, "maxRestarts": 1000, "gracePeriodSeconds": 10}
-        training = start(
-            installation.cluster, namespace, f"hung-{what}", recovery=patience, ddp={"timeoutSeconds": 600}
-        )
+        training = begin(f"hung-{what}", recovery=patience, ddp={"timeoutSeconds": 600})
         incident = Incident.before(training, row)
         if what == "stop":
             training.strike()
@@ -38,14 +36,13 @@ def test_a_hang_is_found_and_its_rank_named(
         assert failure["reason"] == "NoProgress"
         assert failure["rank"] == 1
         assert any(event.startswith("NoProgress") for event in training.job.events())
-        training.job.delete()
 
 
 def test_the_same_failure_at_the_same_step_again_and_again_ends_the_job(
-    installation: Installation, namespace: str, table: Table
+    begin: Callable[..., Training], table: Table
 ) -> None:
     with table.row("the same sample fails every time") as row:
-        training = start(installation.cluster, namespace, "poisoned")
+        training = begin("poisoned")
         incident = Incident.before(training, row)
         (training.journal.folder / "poison").write_text("17")
         found = training.job.until_true("Failed", 400)
@@ -54,4 +51,3 @@ def test_the_same_failure_at_the_same_step_again_and_again_ends_the_job(
         assert failed["reason"] == "RepeatedFailure"
         assert "ValueError: bad sample 17" in failed["message"]
         assert found["status"]["restarts"] - incident.restarts <= 3
-        training.job.delete()

@@ -1,9 +1,11 @@
 """Rows that need a training of their own: other shapes, other settings, or an end."""
 
+from collections.abc import Callable
+
 import pytest
 from tests.chaos.faults import Faults, now
 from tests.chaos.table import Incident, Table
-from tests.chaos.training import BATCH, STEPS, start, undisturbed
+from tests.chaos.training import BATCH, STEPS, Training, undisturbed
 from tests.cluster.harness.waiting import eventually
 from tests.cluster.installation import Installation
 from tests.cluster.jobs import condition
@@ -12,10 +14,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.chaos, pytest.mark.slow, pytest.m
 
 
 def test_a_drained_node_loses_its_pod_and_the_other_stays(
-    installation: Installation, namespace: str, faults: Faults, table: Table
+    begin: Callable[..., Training], faults: Faults, table: Table
 ) -> None:
     with table.row("node of pod 1 drained") as row:
-        training = start(installation.cluster, namespace, "drained")
+        training = begin("drained")
         incident = Incident.before(training, row)
         leaving = training.rank_pod(1)["spec"]["nodeName"]
         incident.begins()
@@ -24,29 +26,27 @@ def test_a_drained_node_loses_its_pod_and_the_other_stays(
         incident.kept(0)
         assert training.rank_pod(1)["spec"]["nodeName"] != leaving
         uncordon()
-        training.job.delete()
 
 
 def test_pod_0_and_another_lost_at_once_are_one_disruption_and_the_weights_are_the_same(
-    installation: Installation, namespace: str, faults: Faults, table: Table
+    installation: Installation, namespace: str, begin: Callable[..., Training], faults: Faults, table: Table
 ) -> None:
     with table.row("four pods, 0 and 2: SIGKILL at once") as row:
-        training = start(installation.cluster, namespace, "four", nodes=4)
+        training = begin("four", nodes=4)
         incident = Incident.before(training, row)
         incident.begins()
         faults.kill_containers(training, 0, 2)
         incident.recovered(disruptions=1)
         incident.kept(1, 3)
         result = training.finish(300)["result"]
-        training.job.delete()
         assert result["parameterHash"] == undisturbed(installation.cluster, namespace, world=4)
 
 
 def test_of_two_live_launchers_of_pod_0_the_older_one_writes_nothing(
-    installation: Installation, namespace: str, faults: Faults, table: Table
+    begin: Callable[..., Training], faults: Faults, table: Table
 ) -> None:
     with table.row("pod 0 cut off and replaced while it lives, then joined again") as row:
-        training = start(installation.cluster, namespace, "twice")
+        training = begin("twice")
         incident = Incident.before(training, row)
         node = training.rank_pod(0)["spec"]["nodeName"]
         join = faults.part(training)
@@ -66,14 +66,13 @@ def test_of_two_live_launchers_of_pod_0_the_older_one_writes_nothing(
         assert training.journal.newest()[0] == term
         assert training.journal.repeated_and_lost() == (0, 0)
         start_kubelet()
-        training.job.delete()
 
 
 def test_without_a_claim_the_survivor_gives_its_copy_to_the_replacement(
-    installation: Installation, namespace: str, faults: Faults, table: Table, calm: str
+    begin: Callable[..., Training], faults: Faults, table: Table, calm: str
 ) -> None:
     with table.row("no claim: pod 1 deleted, then pod 0") as row:
-        training = start(installation.cluster, namespace, "unclaimed", checkpoint={"everySteps": 4})
+        training = begin("unclaimed", checkpoint={"everySteps": 4})
         for index in (1, 0):
             incident = Incident.before(training, row)
             eventually(
@@ -89,11 +88,10 @@ def test_without_a_claim_the_survivor_gives_its_copy_to_the_replacement(
             assert min(resumed) > 0, "it started anew"
         result = training.finish()["result"]
         assert result["parameterHash"] == calm
-        training.job.delete()
 
 
 def test_a_gang_that_never_meets_gives_its_nodes_back_and_says_who_was_missing(
-    installation: Installation, namespace: str, table: Table
+    installation: Installation, begin: Callable[..., Training], table: Table
 ) -> None:
     with table.row("the launcher of pod 1 never starts") as row:
         never = {
@@ -101,9 +99,7 @@ def test_a_gang_that_never_meets_gives_its_nodes_back_and_says_who_was_missing(
             "image": installation.cluster.images.trainer,
             "command": ["sh", "-c", "case $(hostname) in *-1) exec sleep 3600;; esac"],
         }
-        training = start(
-            installation.cluster,
-            namespace,
+        training = begin(
             "parted-gang",
             recovery={"rendezvousTimeoutSeconds": 15, "gracePeriodSeconds": 5},
             init=never,
@@ -121,14 +117,13 @@ def test_a_gang_that_never_meets_gives_its_nodes_back_and_says_who_was_missing(
         assert "in 3 attempts" in failed["message"]
         status = training.status()
         assert status.get("restarts", 0) == status.get("disruptions", 0) == 0
-        training.job.delete()
 
 
 def test_two_operators_at_once_count_once_and_make_one_replacement(
-    installation: Installation, namespace: str, faults: Faults, table: Table
+    begin: Callable[..., Training], faults: Faults, table: Table
 ) -> None:
     with table.row("two operators, pod 1 deleted") as row:
-        training = start(installation.cluster, namespace, "operators")
+        training = begin("operators")
         incident = Incident.before(training, row)
         faults.second_operator()
         incident.begins()
@@ -136,14 +131,13 @@ def test_two_operators_at_once_count_once_and_make_one_replacement(
         incident.recovered(disruptions=1)
         incident.kept(0)
         assert len(training.job.live()) == 2
-        training.job.delete()
 
 
 def test_pods_that_finish_and_are_removed_without_an_operator_are_a_complete_job(
-    installation: Installation, namespace: str, faults: Faults, table: Table, calm: str
+    namespace: str, begin: Callable[..., Training], faults: Faults, table: Table, calm: str
 ) -> None:
     with table.row("operator down, pods finished and removed") as row:
-        training = start(installation.cluster, namespace, "alone")
+        training = begin("alone")
         training.until_stepping()
         back = faults.stop_operator()
         training.pace(0)
@@ -162,30 +156,24 @@ def test_pods_that_finish_and_are_removed_without_an_operator_are_a_complete_job
         assert status["result"]["parameterHash"] == calm
         assert len(training.journal.used()) == STEPS * BATCH
         assert training.job.live() == {}
-        training.job.delete()
 
 
-def test_pods_that_cannot_be_scheduled_wait_and_say_why(
-    installation: Installation, namespace: str, table: Table
-) -> None:
+def test_pods_that_cannot_be_scheduled_wait_and_say_why(begin: Callable[..., Training], table: Table) -> None:
     with table.row("three pods that must not share two nodes") as row:
-        training = start(installation.cluster, namespace, "crowded", nodes=3, placement="Require")
+        training = begin("crowded", nodes=3, placement="Require")
         found = training.job.until(
             lambda job: condition(job, "PodsReady").get("reason") == "Unschedulable", "it says why", 60
         )
         assert "didn't match pod anti-affinity rules" in condition(found, "PodsReady")["message"]
         row.counted = "nothing"
         assert found["status"].get("restarts", 0) == found["status"].get("disruptions", 0) == 0
-        training.job.delete()
 
 
 def test_a_lost_node_is_replaced_elsewhere_and_named(
-    installation: Installation, namespace: str, faults: Faults, table: Table
+    begin: Callable[..., Training], faults: Faults, table: Table
 ) -> None:
     with table.row("node of pod 1: cable pulled") as row:
-        training = start(
-            installation.cluster,
-            namespace,
+        training = begin(
             "node-lost",
             recovery={"nodeLostTimeoutSeconds": 10, "maxDisruptions": 1000, "gracePeriodSeconds": 10},
         )
@@ -199,4 +187,3 @@ def test_a_lost_node_is_replaced_elsewhere_and_named(
         assert node in status["lastFailure"]["message"] or status["lastFailure"]["hostNode"] == node
         plug_in()
         training.until_stepping()
-        training.job.delete()

@@ -141,6 +141,21 @@ class Faults:
         self.cluster.part(one, other)
         return later
 
+    def operator_node(self) -> str:
+        """Where the operator runs."""
+        return eventually(
+            lambda: next(
+                (
+                    str(pod["spec"]["nodeName"])
+                    for pod in self.cluster.get("pods", namespace=NAMESPACE)["items"]
+                    if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+                ),
+                "",
+            ),
+            60,
+            "the operator runs",
+        )
+
     def cut_node(self, node: str) -> Callable[[], None]:
         """Nobody reaches the node; the function returned plugs it in again."""
         later = self._later(lambda: self.cluster.heal(node))

@@ -169,21 +169,28 @@ def test_pods_that_cannot_be_scheduled_wait_and_say_why(begin: Callable[..., Tra
         assert found["status"].get("restarts", 0) == found["status"].get("disruptions", 0) == 0
 
 
+@pytest.mark.parametrize("with_operator", [False, True], ids=["alone", "with-the-operator"])
 def test_a_lost_node_is_replaced_elsewhere_and_named(
-    begin: Callable[..., Training], faults: Faults, table: Table
+    begin: Callable[..., Training], faults: Faults, table: Table, with_operator: bool
 ) -> None:
-    with table.row("node of pod 1: cable pulled") as row:
+    with table.row(f"cable of a node pulled{', the operator on it' if with_operator else ''}") as row:
         training = begin(
-            "node-lost",
+            f"node-lost-{int(with_operator)}",
             recovery={"nodeLostTimeoutSeconds": 10, "maxDisruptions": 1000, "gracePeriodSeconds": 10},
         )
         incident = Incident.before(training, row)
-        node = training.rank_pod(1)["spec"]["nodeName"]
+        home = faults.operator_node()
+        rank, node = next(
+            (rank, pod["spec"]["nodeName"])
+            for rank, pod in training.job.live().items()
+            if (pod["spec"]["nodeName"] == home) is with_operator
+        )
         training.strike()
         plug_in = faults.cut_node(node)
-        status = incident.recovered(disruptions=1, timeout=240)
-        incident.kept(0)
-        assert training.rank_pod(1)["spec"]["nodeName"] != node
-        assert node in status["lastFailure"]["message"] or status["lastFailure"]["hostNode"] == node
+        status = incident.recovered(disruptions=1, timeout=300)
+        incident.kept(1 - rank)
+        assert training.rank_pod(rank)["spec"]["nodeName"] != node
+        assert status["lastFailure"]["hostNode"] == node
+        assert node in status["lastFailure"]["message"]
         plug_in()
         training.until_stepping()

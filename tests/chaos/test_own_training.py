@@ -98,6 +98,7 @@ def test_a_gang_that_never_meets_gives_its_nodes_back_and_says_who_was_missing(
             "name": "never",
             "image": installation.cluster.images.trainer,
             "command": ["sh", "-c", "case $(hostname) in *-1) exec sleep 3600;; esac"],
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         }
         training = begin(
             "parted-gang",
@@ -159,8 +160,8 @@ def test_pods_that_finish_and_are_removed_without_an_operator_are_a_complete_job
 
 
 def test_pods_that_cannot_be_scheduled_wait_and_say_why(begin: Callable[..., Training], table: Table) -> None:
-    with table.row("three pods that must not share two nodes") as row:
-        training = begin("crowded", nodes=3, placement="Require")
+    with table.row("four pods that must not share two nodes") as row:
+        training = begin("crowded", nodes=4, placement="Require")
         found = training.job.until(
             lambda job: condition(job, "PodsReady").get("reason") == "Unschedulable", "it says why", 60
         )

@@ -181,6 +181,8 @@ class Prepared:
     attempt: int
     damaged: str = limited("", max_length=512)
     """What it had is not what was written, and has been set aside."""
+    passed_over: str = limited("", max_length=512)
+    """Newer checkpoints there are not what was written, and have been set aside."""
     unable: tuple[Unable, ...] = limited((), max_items=16)
     """None of the sources could give it."""
     refused: str = limited("", max_length=512)

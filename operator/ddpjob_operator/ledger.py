@@ -197,7 +197,9 @@ def knows_more(one: Failure, other: Failure) -> bool:
         other.reason is Reason.POD_LOST
         and one.reason is not Reason.POD_LOST
         and one.pod_uid is not None
-        and one.pod_uid == other.pod_uid
+        # A coordinator that follows another knows its pod's index alone.
+        and (other.pod_uid or one.pod_uid) == one.pod_uid
+        and (other.pod_uid is not None or (other.node, other.generation) == (one.node, one.generation))
     )
 
 

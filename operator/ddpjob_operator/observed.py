@@ -38,6 +38,8 @@ class Observed:
     """What a first pod made now would be made from."""
     report: JobReport | None = None
     """What the coordinator of the live pod of index 0 said last."""
+    silent: bool = False
+    """It has not answered for some time since."""
     spent: Spent | None = None
     """What any coordinator of the job said last of the time, also one that is gone."""
     refused: Trouble | None = None

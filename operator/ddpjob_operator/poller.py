@@ -69,6 +69,8 @@ class Poller:
         """By job uid, in the loop's time; absent: now."""
         self._told: dict[str, float] = {}
         self._misses: dict[str, int] = {}
+        self._silent: set[str] = set()
+        """Jobs whose coordinator's silence has been told."""
         self._wake = asyncio.Event()
         self._limit = asyncio.Semaphore(AT_ONCE)
         self._session: aiohttp.ClientSession | None = None
@@ -88,8 +90,12 @@ class Poller:
     def heard(self, job: JobView, coordinator: PodView | None) -> JobReport | None:
         """The report, if this pod gave it a moment ago: it is alive, and so are those it does not miss."""
         report, said = self.report(job, coordinator), self._said.get(job.uid)
-        patience = max(HEARD, 3 * self._settled)
-        return report if said is not None and self._clock() - said.at <= patience else None
+        return report if said is not None and self._clock() - said.at <= self._patience else None
+
+    def silent(self, job: JobView, coordinator: PodView | None) -> bool:
+        """Whether this pod has coordinated, and has not answered for some time."""
+        report, said = self.report(job, coordinator), self._said.get(job.uid)
+        return report is not None and said is not None and self._clock() - said.at > self._patience
 
     def soon(self, job_uid: str) -> None:
         """Something happened to the job's pods: ask at once."""
@@ -100,6 +106,7 @@ class Poller:
     def forget(self, job_uid: str) -> None:
         for kept in (self._said, self._due, self._told, self._misses):
             kept.pop(job_uid, None)
+        self._silent.discard(job_uid)
 
     @property
     def progress_every(self) -> timedelta:
@@ -110,6 +117,10 @@ class Poller:
     def _settled(self) -> timedelta:
         """Between two questions to a coordinator whose job runs."""
         return max(self._poll, timedelta(seconds=len(self._said) / 50))
+
+    @property
+    def _patience(self) -> timedelta:
+        return max(HEARD, 3 * self._settled)
 
     async def run(self) -> None:
         """Ask, for ever."""
@@ -195,8 +206,12 @@ class Poller:
         if report is None:
             misses = self._misses[job.uid] = self._misses.get(job.uid, 0) + 1
             pause = min(settled, QUICK * 2 ** min(misses, 8))
+            if self.silent(job, coordinator) and job.uid not in self._silent:
+                self._silent.add(job.uid)
+                self._tell(job.key)
         else:
             self._misses.pop(job.uid, None)
+            self._silent.discard(job.uid)
             if report.missing_nodes:
                 await self._introduce(job, coordinator)
             pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)

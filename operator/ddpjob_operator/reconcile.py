@@ -130,6 +130,7 @@ class Reconciler:
             admission=admission,
             runtime=self._runtime(job),
             report=self._poller.report(job, there.get(0)),
+            silent=self._poller.silent(job, there.get(0)),
             spent=self._poller.spent(job),
             refused=memory.refused,
             nodes=weighed.trouble,

@@ -73,7 +73,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     if joined:
         put(Condition.RENDEZVOUS_READY, True, Reason.ALL_RANKS_JOINED, "every rank has joined")
     else:
-        words = missing(seen.report, spec, now_there)
+        words = missing(seen.report, spec, now_there, silent=seen.silent)
         put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
     if runs:
         status = replace(status, rendezvous=None)
@@ -127,6 +127,7 @@ def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], sp
     report = seen.report
     return (
         report is not None
+        and not seen.silent
         and report.state is RunState.RUNNING
         and report.generation >= status.generation
         and len(now_there) == spec.nodes
@@ -134,10 +135,12 @@ def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], sp
     )
 
 
-def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodView]) -> str:
+def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodView], *, silent: bool) -> str:
     if report is not None and report.missing_nodes:
         shown = ", ".join(str(index) for index in report.missing_nodes[:8])
         return f"the launchers of {shown} have not joined ({report.nodes_joined} of {report.nodes_expected} have)"
+    if silent:
+        return "the coordinator, the launcher of node 0, does not answer"
     if report is not None and report.restoring:
         return report.restoring
     if len(now_there) < spec.nodes:

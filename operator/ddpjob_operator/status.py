@@ -91,7 +91,7 @@ def apart(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> tuple
         return status, None
     seconds = int(spec.recovery.rendezvous_timeout.total_seconds())
     trouble = trouble_of(seen, now_there)
-    why = trouble.message if trouble else missing(seen.report, spec, now_there)
+    why = trouble.message if trouble else missing(seen.report, spec, now_there, silent=seen.silent)
     attempts = (status.rendezvous.attempts if status.rendezvous else 0) + 1
     message = f"the ranks did not meet within recovery.rendezvousTimeoutSeconds ({seconds})"
     if attempts >= rendezvous.ATTEMPTS:

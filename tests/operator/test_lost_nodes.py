@@ -177,8 +177,9 @@ async def test_the_cause_the_cluster_knows_stays_when_the_coordinator_repeats_it
     assert world.live()[1] == "train-1-r1"
     assert (world.status["lastFailure"]["reason"], world.status["disruptions"]) == ("NodeLost", 1)
     before = len(world.api.writes)
-    await world.say(**said)
-    await world.passes(60)
+    for _ in range(6):
+        await world.say(**said)
+        await world.passes(10)
     assert world.status["lastFailure"]["reason"] == "NodeLost"
     assert len(world.api.writes) == before
 
@@ -192,3 +193,17 @@ async def test_without_sight_of_nodes_kubernetes_deletes_the_pods_in_the_same_ti
     assert [(t["key"], t["tolerationSeconds"]) for t in found] == (
         [] if watched else [("node.kubernetes.io/not-ready", 60), ("node.kubernetes.io/unreachable", 60)]
     )
+
+
+async def test_a_coordinator_that_follows_a_lost_one_does_not_take_back_that_its_node_was() -> None:
+    world = await trains()
+    await world.node("node-0", ready=False)
+    await world.passes(121)
+    assert world.live()[0] == "train-0-r1"
+    assert world.status["lastFailure"]["hostNode"] == "node-0"
+    # It knows no more than that there was one.
+    gone = Failure(reason=Reason.POD_LOST, node=0, generation=1, at="2027-01-01T00:00:00Z", message="is gone")
+    await world.place("train-0-r1", running={})
+    await world.say(state=RunState.RUNNING, generation=2, term=2, failures=(gone,), last_failure=gone)
+    failure = world.status["lastFailure"]
+    assert (failure["reason"], failure["hostNode"]) == ("NodeLost", "node-0")

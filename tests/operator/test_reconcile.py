@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.operator.fake_api import failure, last_words, terminated
-from tests.operator.world import IMAGE, OPERATOR_IMAGE, World, running
+from tests.operator.world import IMAGE, KEY, OPERATOR_IMAGE, World, running
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, InEffect, Outcome, Progress, RunState
@@ -123,6 +123,22 @@ async def test_a_checkpoint_that_failed_is_in_the_condition_and_told_once(
     await world.say(state=RunState.RUNNING)
     assert world.condition("Running") == ("True", "Training")
     assert len(world.api.writes) == writes + 1
+
+
+async def test_a_coordinator_that_falls_silent_while_no_rank_is_ready_is_said() -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING)
+    for name in world.live().values():
+        world.api.change("pods", "ns", name, lambda body: running(body, ready=False))
+    await world.settle()
+    assert world.condition("Running") == ("True", "Training"), "it answered a moment ago"
+    await world.passes(60)
+    world.operators[0].add(KEY)
+    await world.settle()
+    assert world.condition("Running") == ("False", "NotStarted")
+    assert world.message("RendezvousReady") == "the coordinator, the launcher of node 0, does not answer"
+    await world.say(state=RunState.RUNNING)
+    assert world.condition("Running") == ("True", "Training")
 
 
 HANG = Failure(

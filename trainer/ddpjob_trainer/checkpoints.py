@@ -133,12 +133,16 @@ def step_path(directory: Path, step: int) -> Path:
 
 def complete_steps(directory: Path) -> tuple[int, ...]:
     """Steps of the complete checkpoints, ascending; hashes are checked when one is opened."""
+    return tuple(step for step in named_steps(directory) if has_its_files(step_path(directory, step)))
+
+
+def named_steps(directory: Path) -> tuple[int, ...]:
+    """Steps that were complete once, ascending: a folder gets such a name when all is in it."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    found = [int(match[1]) for name in names if (match := STEP_NAME.match(name))]
-    return tuple(sorted(step for step in found if has_its_files(step_path(directory, step))))
+    return tuple(sorted(int(match[1]) for name in names if (match := STEP_NAME.match(name))))
 
 
 def has_its_files(path: Path) -> bool:

@@ -342,6 +342,18 @@ def test_a_launcher_that_comes_back_in_time_disturbs_nobody() -> None:
     assert core.ledger.disruptions == 0
 
 
+def test_a_launcher_that_comes_back_when_its_generation_has_ended_is_told_to_end_its_workers() -> None:
+    core = running(2)
+    core.closed(1.0, 2)
+    core.tick(10.0)
+    core.received(10.1, 1, Stopped(generation=1))
+    assert (core.state, core.ledger.disruptions) == (RunState.WAITING, 1)
+    stops = sent(core.hello(11.0, 3, hello(1, generation=1, running=True)), Stop)
+    assert {link: stop.generation for link, stop in stops.items()} == {3: 1}
+    starts = sent(core.received(11.5, 3, Stopped(generation=1)), Start)
+    assert {link: start.generation for link, start in starts.items()} == {1: 2, 3: 2}
+
+
 def test_all_ranks_stop_one_boundary_after_the_highest() -> None:
     core = running(2)
     assert set(sent(core.received(1.0, 2, Leave(generation=1)), Pause)) == {1, 2}
@@ -474,6 +486,16 @@ def test_an_answer_to_an_older_order_is_none() -> None:
     all_stopped(core, 2.1)
     core.tick(60.0)
     assert (core.generation, core.report().passed_over) == (2, "")
+
+
+def test_a_newer_step_that_is_torn_is_told_once_though_all_nodes_see_it() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0, checkpoints=(10,)))
+    asked = sent(core.hello(0.0, 2, hello(1, checkpoints=(10,))), Prepare)
+    for link in (1, 2):
+        core.received(1.0, link, prepared(asked[link].attempt, passed_over="step 20 has no state.pt"))
+    assert core.state is RunState.RUNNING
+    assert core.report().passed_over == "node 0: step 20 has no state.pt"
 
 
 def test_a_launcher_that_is_lost_meanwhile_makes_the_question_a_new_one() -> None:

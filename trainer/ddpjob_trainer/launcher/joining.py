@@ -69,7 +69,8 @@ def enter(job: Job, now: float, link: int, hello: Hello) -> None:
         job.halt.inherit(failure)
     elif failure is not None:
         job.ledger.remember(hello, failure)
-    if member.running and member.running != job.generation:
+    if member.running and (member.running != job.generation or job.state is RunState.WAITING):
+        # Nobody else tells it: its own end of the workers waits for a coordinator's word once one is there again.
         job.send(
             member,
             Stop(term=job.term, generation=member.running, why="its generation has no coordinator"),

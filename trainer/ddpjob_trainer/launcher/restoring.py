@@ -101,6 +101,10 @@ def answered(job: Job, member: Member, message: Prepared) -> None:
     if current is None or message.attempt != current.numbers.get(member.node):
         return
     told = len(current.plan.troubles)
+    if message.passed_over and not any(message.passed_over in known for known in job.damages):
+        job.damages.append(
+            f"node {member.node}: {message.passed_over}"
+        )  # all see the same in a shared folder
     if message.damaged:
         current.plan.damaged(member.node, message.damaged)
         job.damages.append(f"node {member.node}: {message.damaged}")

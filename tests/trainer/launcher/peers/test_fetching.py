@@ -341,3 +341,15 @@ def test_a_scripts_folder_has_a_manifest_of_plain_files(tmp_path: Path) -> None:
     assert {inside: entry.sha256 for inside, entry in computed(item).items()} == {
         "sub/x.bin": hashlib.sha256(b"abc").hexdigest()
     }
+
+
+def test_newer_steps_that_lost_a_part_are_set_aside_and_named(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        os.truncate(save(tmp_path, step) / "state.pt", len(CONTENT) if step == 2 else 5)
+    shelf = Shelf(folder=tmp_path)
+    assert shelf.steps() == (2,)
+    (problem,) = shelf.set_torn_aside(2)
+    assert f"{step_path(tmp_path, 3)} is damaged (state.pt has 5 bytes instead of {len(CONTENT)})" in problem
+    assert not step_path(tmp_path, 3).exists()
+    assert step_path(tmp_path, 1).exists(), "the training goes on from a newer one: nobody asks for it"
+    assert shelf.set_torn_aside(2) == []

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpjob_api.messages import BEAT_SECONDS, Message, Prepare, Prepared, Preparing, Source, Start, Unable
@@ -28,6 +28,7 @@ class Outcome:
     """What a Prepare came to."""
 
     damaged: str = ""
+    passed_over: str = ""
     unable: tuple[Unable, ...] = ()
     refused: str = ""
 
@@ -143,6 +144,7 @@ class Preparation:
             Prepared(
                 attempt=message.attempt,
                 damaged=outcome.damaged[:512],
+                passed_over=outcome.passed_over[:512],
                 unable=outcome.unable[:16],
                 refused=outcome.refused[:512],
                 checkpoints=steps,
@@ -161,7 +163,9 @@ class Preparation:
             if message.step is None:
                 failed = merge(self.shelf, self._config.node, sources, token=self._config.token, watch=watch)
                 return Outcome(unable=unable(failed))
-            return self._have_step(message.step, message.term, sources, watch)
+            torn = "; ".join(self.shelf.set_torn_aside(message.step))
+            outcome = self._have_step(message.step, message.term, sources, watch)
+            return replace(outcome, passed_over=torn)
         except (NoRoom, Fenced) as error:
             return Outcome(refused=str(error))
         except OSError as error:

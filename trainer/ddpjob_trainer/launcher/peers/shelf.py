@@ -19,6 +19,7 @@ from ddpjob_trainer.checkpoints import (
     MANIFEST,
     READ_BYTES,
     complete_steps,
+    named_steps,
     open_step,
     read_manifest,
     set_aside,
@@ -115,6 +116,20 @@ class Shelf:
                 problems.append(str(error))
             else:
                 break
+        return problems
+
+    def set_torn_aside(self, above: int) -> list[str]:
+        """What is wrong with newer steps that have lost a part since they were written; nobody goes on from them."""
+        problems: list[str] = []
+        for place in self.places():
+            for step in sorted(set(named_steps(place)) - set(complete_steps(place))):
+                if step > above:
+                    try:
+                        open_step(place, step, hashes=False)
+                    except CheckpointDamaged as error:
+                        problems.append(str(error))
+                    except FileNotFoundError:
+                        continue  # another node was faster in a shared folder
         return problems
 
     def drop_above(self, step: int) -> tuple[int, ...]:

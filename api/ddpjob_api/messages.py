@@ -19,12 +19,15 @@ from typing import Any
 from ddpjob_api.codec import Invalid, Problem, load, render
 from ddpjob_api.fields import Json, limited
 from ddpjob_api.goodput import Spent
+from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_api.report import Failure, Outcome, RankView, WorkerExit
 
 PROTOCOL = 1
 MAX_LINE_BYTES = 65536
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 4.0
+SUMS = ("steps", "seconds", "comm_exposed", *LOCAL_PHASES)
+"""What a launcher says of a rank: steps, their wall time, and the seconds of phases, since its generation began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,8 @@ class Beat:
     """Launcher: for how long a rank here has been inside one step (forward, backward, optimizer)."""
     pace: Pace | None = None
     """Launcher: of a rank here, once it has made a step."""
+    sums: tuple[float, ...] = limited((), max_items=256 * len(SUMS))
+    """Launcher, now and then: `SUMS` of each local rank, one after the other."""
     restarts: int = 0
     disruptions: int = 0
     judged: int = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.fields import Json, limited
 from ddpjob_api.goodput import Spent
 
@@ -202,6 +203,8 @@ class JobReport:
     """How long the next generation is held back after failures without a step between them; None: it is not."""
     checkpoint_trouble: str = limited("", max_length=512)
     """Why checkpoints cannot be written; empty while they can. The same words as long as the cause is the same."""
+    efficiency: Efficiency | None = None
+    """How well the ranks work together, once enough steps were made."""
     hung: bool = False
     """The generation is stopped because no step was made."""
     passed_over: str = limited("", max_length=512)
@@ -229,3 +232,5 @@ class TerminationMessage:
     result: Json = limited(factory=dict)
     ddp: InEffect | None = None
     spent: Spent | None = None
+    efficiency: Efficiency | None = None
+    """In that of node 0."""

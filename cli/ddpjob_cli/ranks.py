@@ -10,18 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpjob_api import metrics
+from ddpjob_api import straggler as straggling
 from ddpjob_api.metrics import Metric, MetricKind
+from ddpjob_api.straggler import slowest
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)",?')
 BETWEEN = "between"
 """What a rank does between steps, and before the first one of its life."""
-STRAGGLER_FACTOR = 1.5
-"""A rank is slow that computes this much longer than the median rank …"""
 STRAGGLER_STEPS = 20
-"""… over that many steps …"""
-STRAGGLER_SECONDS = 0.005
-"""… and by at least this much a step: below, the clock and a busy host say more than the rank."""
+"""Ranks are compared from so many steps on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,27 +201,30 @@ def median(values: Sequence[float]) -> float:
 
 
 def straggler(found: Sequence[Rank]) -> tuple[Rank, str, float, float] | None:
-    """The rank whose own work takes longest, which phase, its seconds a step and the median of the others.
+    """The rank that the others wait for, in which phase, its seconds a step there and the median of the others.
 
-    None where all are even.
+    None where no rank stands out, since the pods began.
     """
-    worst: tuple[Rank, str, float, float] | None = None
-    for phase in metrics.LOCAL_PHASES:
-        each = [(rank, value) for rank in found if (value := own_seconds(rank, phase)) is not None]
-        if len(each) < 2:
-            continue
-        slowest, seconds = max(each, key=lambda pair: pair[1])
-        usual = median([value for rank, value in each if rank is not slowest])
-        excess = seconds - usual
-        if seconds < usual * STRAGGLER_FACTOR or excess < STRAGGLER_SECONDS:
-            continue
-        if worst is None or excess > worst[2] - worst[3]:
-            worst = slowest, phase, seconds, usual
-    return worst
-
-
-def own_seconds(rank: Rank, phase: str) -> float | None:
-    found = rank.usual
-    if found is None or found.steps < STRAGGLER_STEPS:
+    compared = {
+        rank.rank: rank.usual
+        for rank in found
+        if rank.usual is not None and rank.usual.steps >= STRAGGLER_STEPS
+    }
+    slow = slowest({number: per_step(usual) for number, usual in compared.items()})
+    if slow is None:
         return None
-    return found.phases.get(phase, 0.0) / found.steps
+    each = {number: usual.phases.get(slow.cause, 0.0) / usual.steps for number, usual in compared.items()}
+    own = each.pop(slow.rank)
+    return (
+        next(rank for rank in found if rank.rank == slow.rank),
+        slow.cause,
+        own,
+        median(tuple(each.values())),
+    )
+
+
+def per_step(usual: Pace) -> straggling.Pace:
+    return straggling.Pace(
+        own={phase: usual.phases.get(phase, 0.0) / usual.steps for phase in metrics.LOCAL_PHASES},
+        exposed=usual.phases.get("comm_exposed", 0.0) / usual.steps,
+    )

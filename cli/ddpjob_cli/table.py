@@ -84,19 +84,23 @@ class RanksView:
     def render(self, height: int | None = None, width: int | None = None) -> RenderableType:
         job = self.job
         slow = ranks.straggler(job.ranks)
+        told = job.efficiency.slowest_rank if job.efficiency else None
+        yellow = told if told is not None else slow[0].rank if slow is not None else None
         shown = job.ranks if height is None else job.ranks[: max(4, height - MORE_LINES)]
         head = Text.assemble((job.name, "bold"), f" ({job.place})  ", state(job), f"  {summary(job)}")
         parts: list[RenderableType] = [head]
         if job.time is not None and job.time.total:
             parts.append(Text(f"time: {words.uses(job.time)}", style="dim"))
         if job.ranks:
-            styles = ["yellow" if slow is not None and rank is slow[0] else "" for rank in shown]
+            styles = ["yellow" if rank.rank == yellow else "" for rank in shown]
             parts += fitted(RANK_COLUMNS, [rank_cells(rank) for rank in shown], width, styles)
         else:
             parts.append(Text(unseen(job), style="dim"))
         if len(shown) < len(job.ranks):
             parts.append(more(len(job.ranks) - len(shown), "ranks"))
-        if slow is not None:
+        if told is not None and job.efficiency is not None:
+            parts.append(Text(job.efficiency.sentence(), style="yellow"))
+        elif slow is not None:
             rank, phase, seconds, usual = slow
             sentence = f"rank {rank.rank} is the slowest: {phase} {milliseconds(seconds)} a step, the others {milliseconds(usual)}"
             parts.append(Text(sentence, style="yellow"))
@@ -195,7 +199,7 @@ def facts(job: Observation) -> dict[str, Any]:
         "disruptions": job.disruptions,
         "goodputPercent": job.goodput_percent,
         "time": render(job.time) if job.time else {},
-        "efficiency": dict(job.efficiency),
+        "efficiency": render(job.efficiency) if job.efficiency else {},
     }
 
 

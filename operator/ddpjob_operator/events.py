@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from ddpjob_api.conditions import ADVICE, Condition, Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.spec import API_VERSION, KIND
 from ddpjob_operator.model import Status, Truth, stamp
 from ddpjob_operator.observe import JobView
@@ -64,6 +65,7 @@ def between(old: Status, new: Status) -> list[Event]:
         and (not before or (before.reason, before.message) != (running.reason, running.message))
     ):
         told.append(Event(type="Warning", reason=running.reason, message=running.message))
+    told += pace(old.efficiency, new.efficiency)
     failure = new.last_failure
     if (
         failure is not None
@@ -76,6 +78,17 @@ def between(old: Status, new: Status) -> list[Event]:
             )
         )
     return told
+
+
+def pace(old: Efficiency | None, new: Efficiency | None) -> list[Event]:
+    """A rank that makes the others wait, and its end."""
+    before, now = (old or Efficiency()).sentence(), (new or Efficiency()).sentence()
+    if now and now != before:
+        return [Event(type="Warning", reason="Straggler", message=now)]
+    if before and not now and old is not None:
+        text = f"rank {old.slowest_rank} does not make the others wait any more"
+        return [Event(type="Normal", reason="StragglerGone", message=text)]
+    return []
 
 
 def bodies(job: JobView, events: Iterable[Event], *, now: datetime) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 
 from ddpjob_api.codec import Problem, decode_value, render, shapes
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.fields import Json, limited
 from ddpjob_api.goodput import Use
 from ddpjob_api.report import Failure, InEffect
@@ -165,6 +166,7 @@ class Status:
     time: TimeState | None = None
     result: Json = limited(factory=dict)
     ddp: InEffect | None = None
+    efficiency: Efficiency | None = None
     last_failure: Failure | None = None
     runtime: Runtime | None = None
 

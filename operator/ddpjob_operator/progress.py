@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, JobReport, Outcome, Progress, TerminationMessage
 from ddpjob_operator.model import ProgressState, Status, stamp
 from ddpjob_operator.observe import PodView
@@ -22,7 +23,9 @@ def fold_report(status: Status, report: JobReport | None, *, now: datetime) -> S
     """What the coordinator says about the training, in the status."""
     if report is None:
         return status
-    return folded(status, report.progress, report.result, now=now, ddp=report.ddp)
+    return folded(
+        status, report.progress, report.result, now=now, ddp=report.ddp, efficiency=report.efficiency
+    )
 
 
 def fold_words(status: Status, pods: Iterable[PodView], *, now: datetime | None = None) -> Status:
@@ -33,7 +36,9 @@ def fold_words(status: Status, pods: Iterable[PodView], *, now: datetime | None 
         # The end of a job is said to every launcher with its result; before that only index 0 knows one.
         whole = words is not None and words.outcome is Outcome.DONE
         if words is not None and (pod.index == 0 or whole or not status.result):
-            status = folded(status, words.progress, words.result, now=now, ddp=words.ddp)
+            status = folded(
+                status, words.progress, words.result, now=now, ddp=words.ddp, efficiency=words.efficiency
+            )
     return status
 
 
@@ -54,6 +59,7 @@ def folded(
     *,
     now: datetime | None,
     ddp: Any,
+    efficiency: Efficiency | None,
 ) -> Status:
     old = status.progress
     new = old
@@ -72,6 +78,7 @@ def folded(
         progress=new,
         result=bounded(result) if result else status.result,
         ddp=ddp if ddp is not None else status.ddp,
+        efficiency=efficiency if efficiency is not None else status.efficiency,
     )
 
 

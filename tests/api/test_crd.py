@@ -12,6 +12,7 @@ import yaml
 
 from ddpjob_api.codec import Shape, render, shapes
 from ddpjob_api.conditions import Condition
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.fields import is_duration
 from ddpjob_api.names import RESERVED_ENV, RESERVED_ENV_PREFIX
 from ddpjob_api.report import Failure, InEffect, Override
@@ -126,7 +127,8 @@ def test_status_is_described_and_has_no_free_maps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [(InEffect, "ddp"), (Failure, "lastFailure"), (Override, "ddp.overrides")]
+    ("kind", "field"),
+    [(InEffect, "ddp"), (Efficiency, "efficiency"), (Failure, "lastFailure"), (Override, "ddp.overrides")],
 )
 def test_reports_fit_into_the_status(kind: type, field: str) -> None:
     """What a launcher reports is written to the status as it is: a field missing there would be pruned."""

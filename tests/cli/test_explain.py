@@ -9,6 +9,7 @@ from tests.cli.jobs import inside
 
 from ddpjob_api.codec import parse_spec
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, InEffect, Override
 from ddpjob_cli.explain.findings import Weight, findings
 from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
@@ -179,7 +180,7 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     (
         "one rank waits for its data",
-        replace(RUNNING, ranks=tuple(rank(n, data_wait=1.0 if n == 2 else 0.1, forward=0.6, backward_compute=0.4) for n in range(4))),
+        replace(RUNNING, ranks=tuple(rank(n, data_wait=1.0 if n == 2 else 0.1, forward=0.6, backward_compute=0.4, comm_exposed=0.0 if n == 2 else 0.9) for n in range(4))),
         Weight.SLOWS,
         "rank 2 is the slowest: data_wait 50 ms a step, the others 5 ms",
         "DataLoader",
@@ -195,7 +196,7 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         ),
         Weight.SLOWS,
         "rank 3 is the slowest: backward_compute 70 ms a step, the others 30 ms",
-        "node is slower",
+        "look at its node",
     ),
     (
         "all ranks wait for data",
@@ -227,9 +228,9 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     (
         "the operator has found the slow one",
-        replace(RUNNING, efficiency={"slowestRank": 5, "slowestRankCause": "data_wait", "slowestNode": "w7"}, ranks=(rank(0),)),
+        replace(RUNNING, efficiency=Efficiency(slowest_rank=5, slowest_rank_cause="data_wait", slowest_node="w7"), ranks=(rank(0),)),
         Weight.SLOWS,
-        "rank 5 is the slowest: data_wait",
+        "rank 5 makes the others wait, in data_wait",
         "ddpjob top digits",
     ),
     ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),

@@ -124,16 +124,16 @@ def test_jobs_are_a_table() -> None:
 
 def test_ranks_are_a_table_and_the_slow_one_is_named() -> None:
     places = [
-        Place(node=n, pod=f"digits-{n}", host="w1", scrapes=(parse(metrics(20, data=1.5 if n == 2 else 0.2, comm=0.4, rank=n), 0.0),) * 2)
+        Place(node=n, pod=f"digits-{n}", host="w1", scrapes=(parse(metrics(20, data=1.5 if n == 2 else 0.2, comm=0.0 if n == 2 else 2.0, rank=n), 0.0),) * 2)
         for n in range(3)
     ]  # fmt: skip
     view = RanksView(job=seen(*ranks.ranks(places)))
     assert text(view)[1:] == [
         "time: useful 1 min 33 s, restart 7 s",
         "RANK POD NODE STEP PHASE STEP TIME DATA EXPOSED COMM SAMPLES/S LOSS",
-        "0 digits-0 w1 25 data 100 ms 10 % 10 % 320 0.25",
-        "1 digits-1 w1 25 data 100 ms 10 % 10 % 320 0.25",
-        "2 digits-2 w1 25 data 100 ms 75 % 10 % 320 0.25",
+        "0 digits-0 w1 25 data 100 ms 10 % 50 % 320 0.25",
+        "1 digits-1 w1 25 data 100 ms 10 % 50 % 320 0.25",
+        "2 digits-2 w1 25 data 100 ms 75 % – 320 0.25",
         "rank 2 is the slowest: data_wait 75 ms a step, the others 10 ms",
     ]
     assert view.json()["ranks"][2]["dataShare"] == pytest.approx(0.75)

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.operator.fake_api import last_words, terminated
 
 from ddpjob_api.codec import parse_spec
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, InEffect, Progress
 from ddpjob_operator.errors import error_of
 from ddpjob_operator.events import between
@@ -375,6 +377,23 @@ def test_events_tell_each_change_once() -> None:
     new = set_condition(old, Condition.FAILED, Truth.TRUE, Reason.INVALID_SPEC, "no", now=NOW)
     assert [(e.type, e.reason, e.message) for e in between(old, new)] == [("Warning", "InvalidSpec", "no")]
     assert between(new, new) == []
+
+
+def test_a_rank_that_makes_the_others_wait_is_told_with_advice_and_so_is_its_end() -> None:
+    well = Status(efficiency=Efficiency(exposed_communication_percent=4))
+    found = Efficiency(
+        exposed_communication_percent=60, slowest_rank=2, slowest_rank_cause="data_wait", slowest_node="w7"
+    )
+    slow = Status(efficiency=found)
+    worse = Status(efficiency=replace(found, exposed_communication_percent=70))
+    (told,) = between(well, slow)
+    assert (told.type, told.reason) == ("Warning", "Straggler")
+    assert told.message.startswith("rank 2 on w7 makes the others wait, in data_wait: ")
+    assert "more DataLoader workers" in told.message
+    assert between(slow, worse) == []
+    (gone,) = between(slow, well)
+    assert (gone.type, gone.reason) == ("Normal", "StragglerGone")
+    assert read_status(write_status(slow)).efficiency == slow.efficiency
 
 
 def test_settings_come_from_the_environment() -> None:

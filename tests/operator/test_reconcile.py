@@ -9,6 +9,7 @@ from tests.operator.fake_api import failure, last_words, terminated
 from tests.operator.world import IMAGE, KEY, OPERATOR_IMAGE, World, running
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, InEffect, Outcome, Progress, RunState
 
 
@@ -794,12 +795,15 @@ async def test_progress_is_written_seldom_and_counters_at_once() -> None:
     written = world.status["progress"]["step"]
     before = len(world.api.writes)
     for step in range(2, 12):
-        await world.say(state=RunState.RUNNING, progress=Progress(step=step, total_steps=100, loss=0.5))
+        efficiency = Efficiency(exposed_communication_percent=step)
+        now = Progress(step=step, total_steps=100, loss=0.5)
+        await world.say(state=RunState.RUNNING, progress=now, efficiency=efficiency)
         await world.passes(1)
     assert len(world.api.writes) == before
     await world.passes(10)
     assert len(world.api.writes) == before + 1
     assert world.status["progress"]["step"] == 11 > written
+    assert world.status["efficiency"] == {"exposedCommunicationPercent": 11}
     await world.say(
         state=RunState.RUNNING, generation=2, restarts=1, progress=Progress(step=12, total_steps=100)
     )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ddpjob_api.codec import Invalid, load, parse_spec
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Times
 from ddpjob_api.names import LABEL_INCARNATION, LABEL_INDEX, LABEL_JOB, TRAINER_CONTAINER
 from ddpjob_api.report import Failure, InEffect
@@ -122,7 +123,7 @@ def observation(
         eta_seconds=progress.get("etaSeconds"),
         goodput_percent=status.get("goodputPercent"),
         time=tolerant(Times, status.get("time")),
-        efficiency=status.get("efficiency") or {},
+        efficiency=tolerant(Efficiency, status.get("efficiency")),
         last_failure=tolerant(Failure, status.get("lastFailure")),
         ddp=tolerant(InEffect, status.get("ddp")),
         pods=tuple(pod_seen(pod, now) for pod in pods),

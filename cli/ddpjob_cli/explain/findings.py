@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.efficiency import ADVICE
 from ddpjob_api.report import Failure
 from ddpjob_cli import ranks
 from ddpjob_cli.explain import advice
@@ -270,26 +271,21 @@ def speed(seen: Observation) -> Iterator[Finding]:
         return
     yield from stalled(seen)
     slow = ranks.straggler(seen.ranks)
-    told = seen.efficiency.get("slowestRank")
+    told = seen.efficiency if seen.efficiency and seen.efficiency.slowest_rank is not None else None
     if told is not None:
-        cause = seen.efficiency.get("slowestRankCause") or "for a reason that is not known"
         yield Finding(
             weight=Weight.SLOWS,
-            what=f"rank {told} is the slowest: {cause}",
-            where=f"on {seen.efficiency['slowestNode']}" if seen.efficiency.get("slowestNode") else "",
-            do=f"ddpjob top {seen.name} shows where its time goes",
+            what=f"rank {told.slowest_rank} makes the others wait, in {told.slowest_rank_cause}",
+            where=f"on {told.slowest_node}" if told.slowest_node else "",
+            do=f"{told.advice()}; ddpjob top {seen.name} shows where its time goes",
         )
     elif slow is not None:
         rank, phase, seconds, usual = slow
-        hints = {
-            "data_wait": "its data is slow: its node's disk or network, or more DataLoader workers",
-        }
-        usually = "its node is slower or shared: kubectl describe node, and what else runs there"
         yield Finding(
             weight=Weight.SLOWS,
             what=f"rank {rank.rank} is the slowest: {phase} {ms(seconds)} a step, the others {ms(usual)}",
             where=at(rank.pod, rank.host),
-            do=hints.get(phase, usually),
+            do=ADVICE[phase],
         )
     shares: tuple[tuple[str, float, str], ...] = (
         (

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpjob_api.conditions import Condition
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Times
 from ddpjob_api.report import Failure, InEffect
 from ddpjob_api.spec import Spec
@@ -85,8 +86,8 @@ class Observation:
     goodput_percent: float | None = None
     time: Times | None = None
     """What its seconds went to, where that is known."""
-    efficiency: Mapping[str, object] = field(default_factory=dict)
-    """`status.efficiency`, where the operator writes one."""
+    efficiency: Efficiency | None = None
+    """How well the ranks work together, once that is known."""
     last_failure: Failure | None = None
     ddp: InEffect | None = None
     pods: tuple[PodSeen, ...] = ()

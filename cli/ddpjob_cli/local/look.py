@@ -18,6 +18,7 @@ import yaml
 
 from ddpjob_api.codec import Invalid, load, parse
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Times
 from ddpjob_api.report import Failure, InEffect, JobReport, RunState
 from ddpjob_api.spec import Spec
@@ -207,6 +208,7 @@ def running(
         time=report.spent.times if report.spent else None,
         last_failure=report.last_failure,
         ddp=report.ddp,
+        efficiency=report.efficiency,
         ranks=found,
         now=now,
     )
@@ -241,6 +243,7 @@ def ended(run: LocalRun, last: Mapping[str, Any], now: float) -> Observation:
         time=tolerant(Times, last.get("time")),
         last_failure=failure,
         ddp=tolerant(InEffect, last.get("ddp")),
+        efficiency=tolerant(Efficiency, last.get("efficiency")),
         now=now,
     )
 

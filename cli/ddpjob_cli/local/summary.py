@@ -11,6 +11,7 @@ from typing import Any
 
 from ddpjob_api.codec import render
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.exits import Exit
 from ddpjob_api.fields import Json
 from ddpjob_api.goodput import Times, Use, at_least
@@ -34,6 +35,7 @@ class Summary:
     progress: Progress
     result: Json
     ddp: InEffect | None
+    efficiency: Efficiency | None
     restarts: int
     max_restarts: int
     disruptions: int
@@ -51,7 +53,8 @@ class Summary:
     def lines(self) -> list[str]:
         """The end, for people; the last line says how it went."""
         if self.outcome is Outcome.DONE:
-            return [*counted("survived", self.failures), *self.time_line(), f"done: {self.facts()}"]
+            survived = counted("survived", self.failures)
+            return [*survived, *self.efficient(), *self.time_line(), f"done: {self.facts()}"]
         if self.outcome is Outcome.STOPPED:
             return [*self.time_line(), f"stopped: {self.facts()}"]
         if self.outcome is Outcome.REFUSED:
@@ -70,6 +73,16 @@ class Summary:
             return []
         parts = [f"{use.value} {seconds:.1f} s" for use in Use if (seconds := self.times.of(use)) >= 0.05]
         return [f"goodput {self.times.goodput} %: {', '.join(parts)}"]
+
+    def efficient(self) -> list[str]:
+        """How the time was spent at the end, and who made the others wait."""
+        found = self.efficiency
+        if found is None:
+            return []
+        waits = (("other ranks", found.exposed_communication_percent), ("data", found.data_wait_percent))
+        parts = [f"{percent} % for {name}" for name, percent in waits if percent is not None]
+        lines = [f"ranks waited {', '.join(parts)}"] if parts else []
+        return [*lines, found.sentence()] if found.sentence() else lines
 
     def facts(self) -> str:
         """`180 steps, loss 0.021, accuracy 0.981, 2 ranks, 14.2 s, restarts 0`."""
@@ -93,6 +106,7 @@ class Summary:
             "loss": self.progress.loss,
             "allReduces": ddp.all_reduces if ddp else None,
             "ddp": render(ddp) if ddp else None,
+            "efficiency": render(self.efficiency) if self.efficiency else None,
             "restarts": self.restarts,
             "disruptions": self.disruptions,
             "failures": [render(failure) for failure in self.failures],
@@ -115,7 +129,7 @@ def counted(word: str, failures: Sequence[Failure]) -> list[str]:
 def not_run(name: str | None, outcome: str, code: int, message: str) -> dict[str, Any]:
     """The line of `--json` for a job that was not started: the same keys."""
     nothing: dict[str, Any] = dict.fromkeys(
-        ("loss", "allReduces", "ddp", "lastFailure", "goodputPercent", "time")
+        ("loss", "allReduces", "ddp", "efficiency", "lastFailure", "goodputPercent", "time")
     )
     zero: dict[str, Any] = dict.fromkeys(("ranks", "steps", "restarts", "disruptions", "seconds"), 0)
     ends = {"name": name, "outcome": outcome, "exitCode": code, "message": message}
@@ -159,6 +173,7 @@ def summarize(
         progress=latest(first.progress if first else None, last.progress if last else None),
         result=result,
         ddp=(first.ddp if first else None) or (last.ddp if last else None),
+        efficiency=(first.efficiency if first else None) or (last.efficiency if last else None),
         restarts=restarts,
         max_restarts=max_restarts,
         disruptions=max(

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tests.trainer.launcher.world import World, coordinator, hello, worker_exit
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.messages import (
+    SUMS,
     Beat,
     Done,
     Failed,
@@ -32,6 +34,7 @@ from ddpjob_api.report import Cause, Outcome, RankView, RunState
 from ddpjob_trainer.launcher.actions import Action, Refuse, Say, Send
 from ddpjob_trainer.launcher.coordinator import Coordinator
 from ddpjob_trainer.launcher.halt import failure_of
+from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
 
 M = TypeVar("M", bound=Message)
 
@@ -653,6 +656,35 @@ def test_a_hang_is_of_the_rank_that_is_behind_and_never_simply_of_the_first_to_r
     assert (failure.exit_code, failure.location, failure.step) == (87, "t.py:7", 8)
     assert failure.message.startswith("no step for 31 s: it stands in t.py:7 in f after step 8")
     assert (core.ledger.restarts, core.generation) == (1, 2)
+    assert core.report().hung
+    core.received(50.0, 1, Beat(generation=2, steps=(0,)))
+    assert core.report().hung
+    core.received(51.0, 1, Beat(generation=2, steps=(1,)))
+    assert not core.report().hung
+
+
+def test_a_rank_that_makes_the_others_wait_is_said_once_and_is_in_the_report() -> None:
+    core = running(2)
+    said: list[str] = []
+    steps = [0.0, 0.0]
+    for window in range(6):
+        for node in (0, 1):
+            steps[node] += 100
+            sums = dict.fromkeys(SUMS, 0.0) | {"steps": steps[node], "seconds": 0.05 * steps[node]}
+            sums["forward" if node else "comm_exposed"] = 0.04 * steps[node]
+            beat = Beat(generation=1, steps=(int(steps[node]),), sums=tuple(sums[name] for name in SUMS))
+            actions = core.received(10.0 + STRAGGLER_SECONDS * window, node + 1, beat)
+            said += [action.text for action in actions if isinstance(action, Say)]
+    (line,) = said
+    assert line.startswith("rank 1 on node 1 makes the others wait, in forward: ")
+    assert line.endswith("(40 ms more per step than the others)")
+    assert core.report().efficiency == Efficiency(
+        exposed_communication_percent=40,
+        data_wait_percent=0,
+        slowest_rank=1,
+        slowest_rank_cause="forward",
+        slowest_node="node 1",
+    )
 
 
 @pytest.mark.parametrize(("steps", "culprit"), [((9, 8), 1), ((8, 9), 0), ((9, 9), None)])

@@ -28,14 +28,12 @@ UNUSED_AFTER = 5
 class Watched:
     """What is remembered of one model."""
 
-    __slots__ = ("asked_unused", "forced_window", "meets", "rebuilt", "reducer", "share", "synced")
+    __slots__ = ("asked_unused", "forced_window", "meets", "rebuilt", "reducer", "synced")
 
     def __init__(self, reducer: Reducer, *, meets: bool) -> None:
         self.reducer = reducer
         self.meets = meets
         """Its forward passes begin with a broadcast of buffers, in which ranks wait for each other."""
-        self.share = 0.0
-        """Part of a backward pass that is waiting for other ranks, as last sampled."""
         self.rebuilt = False
         self.asked_unused = False
         self.forced_window = False
@@ -124,7 +122,7 @@ def patch(
             # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
             model.require_backward_grad_sync = True
         state.synced = model.require_backward_grad_sync
-        clock.forward(synced=state.synced, share=state.share)
+        clock.forward(synced=state.synced, share=state.reducer.exposed_share)
         slots[SEQUENCE] = effect.collective_sequence()
         count_samples(inputs, kwargs)
         return state
@@ -134,8 +132,7 @@ def patch(
         """What torch has written and done in `_pre_forward`."""
         if state.meets and model.require_forward_param_sync:
             clock.waited(monotonic() - began)
-        if state.synced and state.reducer.prepared():
-            state.share = state.reducer.exposed_share(clock.backward_seconds)
+        if state.synced and state.reducer.prepared(clock.backward_seconds):
             if model.device_type == "cuda":
                 slots[ALLOCATED], slots[RESERVED] = memory.memory_allocated(), memory.memory_reserved()
             if not state.asked_unused:

@@ -17,6 +17,8 @@ SAMPLE_RATE = 20
 """One iteration in so many where they are short, and on a device, where a sample waits for it."""
 SAMPLE_SECONDS = 0.25
 """Longer iterations are sampled more often: it costs them less, and the numbers are wanted soon."""
+MARGIN = 0.001
+"""A backward pass is another one if it takes half or twice as long, and by this many seconds."""
 FULLY_SAMPLED = 10
 """torch records each of the first iterations."""
 
@@ -42,6 +44,10 @@ class Reducer:
             for parameter in model._module_parameters
             if parameter.requires_grad
         )
+        self.exposed_share = 0.0
+        """Part of a backward pass that waits for other ranks, 0 … 1, in the newest sample."""
+        self._low, self._high = 0.0, 0.0
+        """A pass that takes less or more than these is sampled soon."""
         self._on_cpu = model.device_type == "cpu"
         self._rate = SAMPLE_RATE
         self._sampled_at = 0.0
@@ -54,13 +60,20 @@ class Reducer:
         """Of the newest sample."""
         self._reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
 
-    def prepared(self) -> bool:
-        """A synchronised forward pass began; True where torch has just written a sample."""
-        self._prepared += 1
+    def prepared(self, backward_seconds: float) -> bool:
+        """A synchronised forward pass began, and the pass before took this long backwards.
+
+        Returns:
+            Whether torch has just written a sample, from which `exposed_share` is.
+        """
+        self._prepared = count = self._prepared + 1
         self._slots[ALL_REDUCE_BYTES] += self._bytes
-        if self._prepared < self._next:
+        if count < self._next:
+            if self._on_cpu and not self._low <= backward_seconds <= self._high and count + 2 < self._next:
+                # Something has changed: the present iteration is not recorded any more, the next one is.
+                self._sample_every(1)
+                self._next = count + 2
             return False
-        count = self._prepared
         if count <= FULLY_SAMPLED:
             self._next = count + 1
         else:
@@ -68,17 +81,12 @@ class Reducer:
                 self._adapt(count)
             self._next = (count // self._rate + 1) * self._rate + 1
         self._read(self._logger._get_ddp_logging_data().ints_map)
-        return True
-
-    def exposed_share(self, backward_seconds: float) -> float:
-        """Part of a backward pass that waited for other ranks, 0 … 1, in the newest sample.
-
-        `backward_seconds`: what that pass took here. On a device it returns before its work is done, so the device's
-        own clock is compared with itself.
-        """
         exposed, computed = self._exposed_ns, self._computed_ns
+        # On a device backward returns before its work is done: the device's own clock is compared with itself.
         whole = backward_seconds * 1e9 if self._on_cpu else computed + exposed
-        return min(1.0, exposed / whole) if exposed > 0 < whole else 0.0
+        self.exposed_share = min(1.0, exposed / whole) if exposed > 0 < whole else 0.0
+        self._low, self._high = 0.5 * backward_seconds - MARGIN, 2 * backward_seconds + MARGIN
+        return True
 
     def _adapt(self, count: int) -> None:
         """Sample so often that it is about every `SAMPLE_SECONDS`."""
@@ -86,10 +94,13 @@ class Reducer:
         if self._sampled_at:
             each = (now - self._sampled_at) / (count - self._sampled_count)
             rate = min(SAMPLE_RATE, max(1, int(SAMPLE_SECONDS / each))) if each > 0 else SAMPLE_RATE
-            if rate != self._rate:
-                self._rate = rate
-                self._reducer._set_ddp_runtime_logging_sample_rate(rate)
+            self._sample_every(rate)
         self._sampled_at, self._sampled_count = now, count
+
+    def _sample_every(self, rate: int) -> None:
+        if rate != self._rate:
+            self._rate = rate
+            self._reducer._set_ddp_runtime_logging_sample_rate(rate)
 
     def read(self) -> tuple[int, ...]:
         """Have torch record the newest iteration now, whatever its sampling says.

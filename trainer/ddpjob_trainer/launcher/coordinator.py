@@ -26,7 +26,7 @@ from ddpjob_api.messages import (
     Stopped,
 )
 from ddpjob_api.report import Outcome, RunState
-from ddpjob_trainer.launcher import joining, restoring, starting, stopping
+from ddpjob_trainer.launcher import comparing, joining, restoring, starting, stopping
 from ddpjob_trainer.launcher.actions import Action, Admit, Refuse, Send
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
@@ -84,6 +84,7 @@ class Coordinator(Job):
                     if self.state is RunState.RUNNING and self.reached > (self.resume_step or 0):
                         self.hung = False
                     self.paced(now, member, message.pace)
+                    comparing.heard(self, now, member, message)
                     stopping.waited(self, now, member, message)
             case Failed():
                 stopping.failed(self, now, member, message)

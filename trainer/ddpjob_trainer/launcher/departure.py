@@ -153,6 +153,7 @@ class Departure:
                 result=result or {},
                 ddp=gauge.ddp,
                 spent=memory.spent,
+                efficiency=gauge.efficiency,
             )
         )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_api import __version__, metrics
+from ddpjob_api.messages import SUMS
 from ddpjob_api.metrics import Metric, MetricKind
 from ddpjob_api.page import STEP_BOUNDS, Fact, Phase, Slot, WorkerState
 from ddpjob_trainer.launcher.reserve import Held
@@ -51,6 +52,9 @@ PHASES = {
     "evaluation": Slot.EVALUATION_SECONDS,
     "other": Slot.OTHER_SECONDS,
 }
+SUM_SLOTS = tuple(
+    {"steps": Slot.GENERATION_STEPS, "seconds": Slot.STEP_SECONDS, **PHASES}[name] for name in SUMS
+)
 GAUGES: dict[Metric, Callable[[Page], float | None]] = {
     metrics.STEP: lambda page: page[Slot.STEP],
     metrics.LAST_STEP_TIMESTAMP: lambda page: unix(page[Slot.LAST_STEP_AT]),
@@ -181,6 +185,12 @@ class Totals:
             lines.append(f"{name}_sum{own} {number(self.of(metrics.STEP_SECONDS, rank, page))}\n")
             lines.append(f"{name}_count{own} {number(so_far[-1])}\n")
         return "".join(lines) if ranks else ""
+
+
+def sums(page: Page) -> tuple[float, ...]:
+    """`SUMS` of one rank."""
+    values = (page[slot] for slot in SUM_SLOTS)
+    return tuple(round(value, 4) for value in values)
 
 
 def family(metric: Metric, values: Iterable[tuple[Mapping[str, str], float | None]]) -> str:

@@ -27,6 +27,7 @@ from ddpjob_api.report import Cause, RankView, WorkerExit
 from ddpjob_trainer.launcher.children import Children
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.crew import Crew, Unkillable
+from ddpjob_trainer.launcher.exposition import sums
 from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.oom import OomCounter
@@ -36,7 +37,12 @@ from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
-from ddpjob_trainer.launcher.timing import KILL_FRACTION, PAUSE_SETTLE_SECONDS
+from ddpjob_trainer.launcher.timing import (
+    KILL_FRACTION,
+    PAUSE_SETTLE_SECONDS,
+    SUMS_RANKS_PER_SECOND,
+    SUMS_SECONDS,
+)
 from ddpjob_trainer.launcher.view import View
 from ddpjob_trainer.launcher.watchdog import Watchdog, waits
 
@@ -86,6 +92,9 @@ class Foreman:
         self._hung_said = 0
         """The generation whose hang was told."""
         self._idle = 0.0
+        self._sums_at = 0.0
+        """When the sums of the ranks were said last."""
+        self._sums_seconds = min(SUMS_SECONDS, config.plan.world_size / SUMS_RANKS_PER_SECOND)
         self._views: tuple[RankView, ...] = ()
         """Where the ranks of the newest crew stood at its end."""
         self._pace: Pace | None = None
@@ -171,12 +180,17 @@ class Foreman:
         crew = self.crew
         if crew is None or crew.stopping:
             return Beat(generation=self._memory.generation)
+        now = asyncio.get_running_loop().time()
+        told = now >= self._sums_at + self._sums_seconds
+        if told:
+            self._sums_at = now
         return Beat(
             generation=self._memory.generation,
             steps=crew.steps,
             ended=any(item.returncode == 0 for item in crew.exits),
-            waits_seconds=round(waits(crew.pages.values(), asyncio.get_running_loop().time()), 1),
+            waits_seconds=round(waits(crew.pages.values(), now), 1),
             pace=self._pace_of(crew),
+            sums=tuple(value for rank in crew.ranks for value in sums(rank.page)) if told else (),
         )
 
     def _pace_of(self, crew: Crew) -> Pace | None:

@@ -7,6 +7,7 @@ none of them owns it. Must not: decide when anything happens.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.exits import Exit
 from ddpjob_api.fields import Json
 from ddpjob_api.goodput import Spent, Use
@@ -18,6 +19,7 @@ from ddpjob_trainer.launcher.ledger import Ledger
 from ddpjob_trainer.launcher.members import Member, Members
 from ddpjob_trainer.launcher.peers.restoration import Restoring
 from ddpjob_trainer.launcher.timebook import TimeBook
+from ddpjob_trainer.launcher.windows import Windows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,8 @@ class Job:
     generation: int = 0
     """The generation that runs or is being stopped."""
     members: Members = field(init=False)
+    windows: Windows = field(init=False)
+    """How fast the ranks are, compared with each other."""
     halt: Halt | None = None
     job_stop: bool = False
     """The whole job was asked to stop."""
@@ -88,6 +92,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.members = Members(expected=self.settings.nodes)
+        self.windows = Windows(self.settings.nodes * self.settings.processes_per_node)
 
     @property
     def term(self) -> int:
@@ -168,6 +173,7 @@ class Job:
             outcome=self.final.outcome if self.final else None,
             ranks=self.settings.nodes * self.settings.processes_per_node,
             restoring=self.restoring.sentence[:512] if self.restoring and self.final is None else "",
+            efficiency=self.efficiency(),
             hung=self.hung and self.final is None,
             passed_over=self.passed_over[:512],
             back_off=round(self.ledger.back_off, 1)
@@ -175,6 +181,26 @@ class Job:
             else None,
             spent=self.spent(),
         )
+
+    def efficiency(self) -> Efficiency | None:
+        """How well the ranks work together; None before it is known."""
+        shares, slow = self.windows.shares(), self.windows.named
+        if shares is None and slow is None:
+            return None
+        exposed, data = (min(100, max(0, round(100 * share))) for share in shares) if shares else (None, None)
+        return Efficiency(
+            exposed_communication_percent=exposed,
+            data_wait_percent=data,
+            slowest_rank=slow.rank if slow else None,
+            slowest_rank_cause=slow.cause if slow else None,
+            slowest_node=self.place(slow.rank) if slow else None,
+        )
+
+    def place(self, rank: int) -> str:
+        """Where a rank runs: the Kubernetes node, or the index of the launcher."""
+        node = rank // self.settings.processes_per_node
+        member = self.members.get(node)
+        return (member.hello.host_node if member else "") or f"node {node}"
 
     def say(self, text: str) -> None:
         self.actions.append(Say(text))

@@ -242,11 +242,12 @@ class Launcher:
             self.departure.give_up()
 
     def learn(self) -> None:
-        """The job's incidents, into the history and the post-mortems of node 0."""
+        """The job's incidents, into history and post-mortems of node 0, and how well its ranks work together."""
         if self.server is not None:
-            failures = self.server.core.report().failures
-            self.view.recorder.learn(failures)
-            self.post_mortems.judged(failures)
+            report = self.server.core.report()
+            self.view.recorder.learn(report.failures)
+            self.view.gauge.efficiency = report.efficiency
+            self.post_mortems.judged(report.failures)
 
     def hand_down(self) -> None:
         """What is known of the run, into the log: a pod that has ended answers nobody, and its log is kept."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ddpjob_api.codec import Invalid, load
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.fields import Json
 from ddpjob_api.page import Fact, Slot
 from ddpjob_api.report import InEffect, Progress
@@ -37,6 +38,8 @@ class Gauge:
         self.ddp: InEffect | None = None
         self.result: Json = {}
         self.checkpoint_trouble = ""
+        self.efficiency: Efficiency | None = None
+        """As the coordinator said last, where it is here."""
 
     def begin(self) -> None:
         """Another generation: its counts begin anew."""

@@ -84,6 +84,7 @@ def begin(job: Job, now: float) -> None:
     job.state, job.waiting_since = RunState.RUNNING, None
     job.began, job.reached = now, 0
     job.book.begin(now)
+    job.windows.begin()
     job.resume_step = job.restoring.plan.step if job.restoring is not None else None
     job.passed_over, job.damages = "; ".join(job.damages), []
     job.restoring = None

@@ -83,6 +83,13 @@ REMIND_SECONDS = 30.0
 RATE_WINDOW_SECONDS = 30.0
 """Samples per second and the estimated end are of this window."""
 
+STRAGGLER_SECONDS = 5.0
+"""A window in which the ranks are compared lasts at least this long."""
+SUMS_RANKS_PER_SECOND = 64
+"""Launchers send the sums of their ranks so seldom that the coordinator reads no more than these …"""
+SUMS_SECONDS = 30.0
+"""… and at least this often."""
+
 HTTP_SECONDS = 5.0
 """A client of the launcher's HTTP port is served or dropped within this."""
 

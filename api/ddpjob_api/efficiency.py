@@ -1,0 +1,52 @@
+"""How well the ranks of a job work together, who makes the others wait, and what to do about it.
+
+Why apart: the coordinator finds it, the status shows it, events, `explain` and the summary of a run say the same words.
+Must not: measure or judge (`straggler.py`).
+"""
+
+from dataclasses import dataclass
+
+from ddpjob_api.fields import limited
+from ddpjob_api.metrics import LOCAL_PHASES
+
+DATA = "more DataLoader workers, a faster volume, or the data on the node"
+COMPUTE = "look at its node: what else runs there, the clocks and temperature of its device, its CPU limit"
+ADVICE = {
+    "data_wait": f"its batches come late: {DATA}",
+    "h2d": f"its batches are slow to reach the device: pinned memory; {COMPUTE}",
+    "forward": f"it computes longer: {COMPUTE}; or its samples are larger",
+    "backward_compute": f"it computes longer: {COMPUTE}; or its samples are larger",
+    "optimizer": f"its optimizer takes longer: {COMPUTE}",
+}
+"""What helps, by the phase in which a rank is slower."""
+assert set(ADVICE) == set(LOCAL_PHASES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """`status.efficiency`: of the last minute or so."""
+
+    exposed_communication_percent: int | None = None
+    """Part of the wall time in which ranks wait for others, on the median rank."""
+    data_wait_percent: int | None = None
+    """Part in which they wait for data, likewise."""
+    slowest_rank: int | None = None
+    """The rank that makes the others wait, while one does."""
+    slowest_rank_cause: str | None = limited(None, max_length=32)
+    """The phase in which it is slower: one of `LOCAL_PHASES`."""
+    slowest_node: str | None = limited(None, max_length=253)
+    """Where it runs."""
+
+    def sentence(self) -> str:
+        """`rank 2 on w7 makes the others wait, in data_wait: …`; empty while none does."""
+        if self.slowest_rank is None:
+            return ""
+        place = f" on {self.slowest_node}" if self.slowest_node else ""
+        cause = self.slowest_rank_cause or "a phase that is not known"
+        return f"rank {self.slowest_rank}{place} makes the others wait, in {cause}: {self.advice()}"
+
+    def advice(self) -> str:
+        """What to do; empty while no rank makes the others wait."""
+        if self.slowest_rank is None:
+            return ""
+        return ADVICE.get(self.slowest_rank_cause or "", COMPUTE)

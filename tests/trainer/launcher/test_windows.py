@@ -1,0 +1,130 @@
+"""Windows in a row: who is named, for how long, and what restarts and lost messages do to it."""
+
+import pytest
+
+from ddpjob_api.messages import SUMS, Beat, encode
+from ddpjob_api.metrics import LOCAL_PHASES
+from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
+from ddpjob_trainer.launcher.windows import Change, Windows
+
+STEPS = 100
+"""A window, at 50 ms a step."""
+
+
+class Job:
+    """Four ranks on two nodes; time passes window by window."""
+
+    def __init__(self) -> None:
+        self.windows = Windows(4)
+        self.now = 100.0
+        self.sums = [dict.fromkeys(SUMS, 0.0) for _ in range(4)]
+        self.hear()
+
+    def restart(self) -> None:
+        self.windows.begin()
+        self.sums = [dict.fromkeys(SUMS, 0.0) for _ in range(4)]
+        self.window(steps=5)
+
+    def window(
+        self, slow: int | None = None, cause: str = "data_wait", *, steps: int = STEPS, lost: bool = False
+    ) -> Change | None:
+        """Every rank makes steps of 20 ms of its own; one takes 30 ms more, for which the others wait."""
+        for rank, sums in enumerate(self.sums):
+            sums["steps"] += steps
+            sums["seconds"] += 0.05 * steps
+            for phase, seconds in (("data_wait", 0.005), ("forward", 0.005), ("backward_compute", 0.01)):
+                sums[phase] += seconds * steps
+            if slow is not None:
+                sums[cause if rank == slow else "comm_exposed"] += 0.03 * steps
+        self.now += STRAGGLER_SECONDS
+        return None if lost else self.hear()
+
+    def hear(self) -> Change | None:
+        changes = [
+            self.windows.hear(
+                self.now, first, [sums[name] for sums in self.sums[first : first + 2] for name in SUMS]
+            )
+            for first in (0, 2)
+        ]
+        return next((change for change in changes if change is not None), None)
+
+    @property
+    def named(self) -> tuple[int, str] | None:
+        found = self.windows.named
+        return (found.rank, found.cause) if found else None
+
+
+@pytest.fixture
+def job() -> Job:
+    made = Job()
+    made.window(steps=5)
+    return made
+
+
+def test_a_rank_is_named_after_three_windows_and_until_three_without_it(job: Job) -> None:
+    assert [job.window(slow=2) for _ in range(2)] == [None, None]
+    assert job.named is None
+    change = job.window(slow=2)
+    assert change is not None and change.after is not None
+    assert job.named == (2, "data_wait")
+    assert [job.window(), job.window(slow=2), job.window(), job.window()] == [None] * 4
+    assert job.named == (2, "data_wait")
+    change = job.window()
+    assert change == Change(before=change.before if change else None, after=None)
+    assert job.named is None
+
+
+def test_ranks_that_take_turns_are_not_named(job: Job) -> None:
+    for culprit in (0, 1, 2, 3) * 3:
+        assert job.window(slow=culprit) is None
+    assert job.named is None
+
+
+def test_another_rank_and_another_cause_are_told(job: Job) -> None:
+    for _ in range(3):
+        job.window(slow=1)
+    job.window(slow=1, cause="forward")
+    assert job.named == (1, "forward")
+    for _ in range(3):
+        job.window(slow=3, cause="backward_compute")
+    assert job.named == (3, "backward_compute")
+
+
+def test_a_named_rank_outlives_a_restart_until_it_is_judged_anew(job: Job) -> None:
+    for _ in range(3):
+        job.window(slow=1)
+    job.restart()
+    assert job.named == (1, "data_wait")
+    assert [job.window() for _ in range(2)] == [None, None]
+    assert job.window() is not None
+    assert job.named is None
+
+
+def test_a_lost_message_loses_no_step(job: Job) -> None:
+    job.window(slow=2, lost=True)
+    assert job.windows.windows == 0
+    for _ in range(3):
+        job.window(slow=2)
+    assert (job.windows.windows, job.named) == (3, (2, "data_wait"))
+
+
+def test_a_window_waits_for_enough_steps_of_every_rank(job: Job) -> None:
+    for _ in range(4):
+        job.window(slow=2, steps=4)
+    assert job.windows.windows == 0
+    job.window(slow=2, steps=4)
+    assert job.windows.windows == 1
+
+
+def test_shares_are_of_the_wall_time(job: Job) -> None:
+    assert Windows(4).shares() is None
+    for _ in range(20):
+        job.window(slow=2)
+    exposed, data = job.windows.shares() or (0.0, 0.0)
+    assert (exposed, data) == pytest.approx((0.6, 0.1))
+
+
+def test_what_256_ranks_say_fits_into_a_line() -> None:
+    sums = tuple(123456.7891 for _ in range(256 * len(SUMS)))
+    assert len(encode(Beat(generation=9, steps=(10**9,) * 256, sums=sums))) < 65536
+    assert set(LOCAL_PHASES) < set(SUMS)

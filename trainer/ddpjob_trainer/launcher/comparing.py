@@ -1,0 +1,24 @@
+"""What the coordinator does with the speed of its ranks: it says who makes the others wait, and that nobody does any more.
+
+Why apart: one event of a job, like joining or stopping. Must not: judge (`windows.py`), or let the
+training know.
+"""
+
+from ddpjob_api.messages import Beat
+from ddpjob_trainer.launcher.job import Job
+from ddpjob_trainer.launcher.members import Member
+
+
+def heard(job: Job, now: float, member: Member, message: Beat) -> None:
+    """A launcher says how far its ranks are."""
+    if not message.sums:
+        return
+    change = job.windows.hear(now, member.node * job.settings.processes_per_node, message.sums)
+    found = job.efficiency()
+    if change is None or found is None:
+        return
+    if change.after is not None:
+        job.say(f"{found.sentence()} ({1000 * change.after.excess:.0f} ms more per step than the others)")
+    elif change.before is not None:
+        where = job.place(change.before.rank)
+        job.say(f"rank {change.before.rank} on {where} does not make the others wait any more")

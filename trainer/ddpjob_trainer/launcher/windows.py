@@ -1,0 +1,121 @@
+"""Windows of steps over all ranks: who has been slow for several in a row, and where the time went.
+
+Why apart: a slow window is no slow rank. A rank is named after `LASTING` windows in a row that find it slowest, and
+is so until `LASTING` windows in a row do not. What launchers send are sums since their workers began, so that a lost
+message loses nothing. Must not: read a clock, or judge a window (`ddpjob_api.straggler`).
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ddpjob_api.messages import SUMS
+from ddpjob_api.metrics import LOCAL_PHASES
+from ddpjob_api.straggler import Pace, Slow, slowest
+from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
+
+WARM_STEPS = 5
+"""The first steps of a process say nothing of the later ones."""
+WINDOW_STEPS = 20
+"""A window has so many steps of every rank at least."""
+LASTING = 3
+KEPT = 12
+"""Windows over which the shares of the wall time are taken."""
+
+Sums = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A rank is named, or is not any more."""
+
+    before: Slow | None
+    after: Slow | None
+
+
+class Windows:
+    """The ranks of one job, as their launchers report them."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._now: dict[int, Sums] = {}
+        self._since: dict[int, Sums] = {}
+        """Where the window began, by rank."""
+        self._began = 0.0
+        self._kept: deque[Mapping[int, Sums]] = deque(maxlen=KEPT)
+        self._streak: list[Slow | None] = []
+        self.named: Slow | None = None
+        """The rank that has made the others wait for long enough; it outlives a restart."""
+        self.windows = 0
+        """Judged so far."""
+
+    def begin(self) -> None:
+        """Another generation: its sums begin at zero."""
+        self._now, self._since = {}, {}
+        self._kept.clear()
+        self._streak = []
+
+    def hear(self, now: float, first_rank: int, flat: Sequence[float]) -> Change | None:
+        """One launcher's sums, rank after rank in the order of `SUMS`; a change where a window ends with one."""
+        width = len(SUMS)
+        for index in range(len(flat) // width):
+            rank = first_rank + index
+            sums = dict(zip(SUMS, flat[index * width : (index + 1) * width], strict=True))
+            if rank >= self._ranks or sums["steps"] < WARM_STEPS:
+                continue
+            self._now[rank] = sums
+            if rank not in self._since:
+                self._since[rank] = sums
+                self._began = now
+        return self._end(now) if self._due(now) else None
+
+    def shares(self) -> tuple[float, float] | None:
+        """Parts of the wall time waiting for ranks and for data, on the median rank; None before it is known."""
+        since = self._kept[0] if self._kept else self._since
+        exposed, data = [], []
+        for rank, sums in self._now.items():
+            before = since.get(rank)
+            seconds = sums["seconds"] - before["seconds"] if before else 0.0
+            if before and seconds > 0:
+                exposed.append((sums["comm_exposed"] - before["comm_exposed"]) / seconds)
+                data.append((sums["data_wait"] - before["data_wait"]) / seconds)
+        return (median(exposed), median(data)) if exposed else None
+
+    def _due(self, now: float) -> bool:
+        if len(self._now) < self._ranks or now < self._began + STRAGGLER_SECONDS:
+            return False
+        return all(
+            sums["steps"] - self._since[rank]["steps"] >= WINDOW_STEPS for rank, sums in self._now.items()
+        )
+
+    def _end(self, now: float) -> Change | None:
+        """Judge the window, and begin the next."""
+        found = slowest({rank: pace(self._since[rank], sums) for rank, sums in self._now.items()})
+        self._kept.append(self._since)
+        self._since, self._began = dict(self._now), now
+        self.windows += 1
+        self._streak = [*self._streak, found][-LASTING:]
+        ranks = {one.rank if one else None for one in self._streak}
+        before = self.named
+        if len(self._streak) < LASTING:
+            return None
+        if found is not None and ranks == {found.rank}:
+            self.named = found
+        elif before is not None and before.rank not in ranks:
+            self.named = None
+        else:
+            return None
+        same = (before and (before.rank, before.cause)) == (
+            self.named and (self.named.rank, self.named.cause)
+        )
+        return None if same else Change(before, self.named)
+
+
+def pace(since: Sums, now: Sums) -> Pace:
+    """Seconds per step between two reports."""
+    steps = now["steps"] - since["steps"]
+    return Pace(
+        own={phase: (now[phase] - since[phase]) / steps for phase in LOCAL_PHASES},
+        exposed=(now["comm_exposed"] - since["comm_exposed"]) / steps,
+    )

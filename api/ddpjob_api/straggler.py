@@ -25,7 +25,7 @@ WAITED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class Work:
     """What one rank did in a window, in seconds per step."""
 
     own: Mapping[str, float]
@@ -34,7 +34,7 @@ class Pace:
     """Waiting for other ranks."""
 
     @property
-    def work(self) -> float:
+    def total(self) -> float:
         return sum(self.own.values())
 
 
@@ -49,26 +49,26 @@ class Slow:
     """Seconds per step more than the median of the others, over all phases."""
 
 
-def slowest(paces: Mapping[int, Pace]) -> Slow | None:
+def slowest(works: Mapping[int, Work]) -> Slow | None:
     """The rank that the others wait for; None where none stands out."""
-    if len(paces) < 2:
+    if len(works) < 2:
         return None
-    rank = max(paces, key=lambda one: paces[one].work)
-    mine = paces[rank]
-    others = [pace for other, pace in paces.items() if other != rank]
-    usual = median(pace.work for pace in others)
-    excess = mine.work - usual
-    if mine.work < FACTOR * usual or excess < EXCESS_SECONDS:
+    rank = max(works, key=lambda each: works[each].total)
+    mine = works[rank]
+    others = [one for other, one in works.items() if other != rank]
+    usual = median(one.total for one in others)
+    excess = mine.total - usual
+    if mine.total < FACTOR * usual or excess < EXCESS_SECONDS:
         return None
-    if excess < SPREAD * (max(pace.work for pace in others) - usual):
+    if excess < SPREAD * (max(one.total for one in others) - usual):
         return None
-    if mine.exposed > min(pace.exposed for pace in others):
+    if mine.exposed > min(one.exposed for one in others):
         return None
-    if median(pace.exposed for pace in others) - mine.exposed < WAITED * excess:
+    if median(one.exposed for one in others) - mine.exposed < WAITED * excess:
         return None
     return Slow(rank=rank, cause=cause(mine, others), excess=excess)
 
 
-def cause(mine: Pace, others: Sequence[Pace]) -> str:
+def cause(mine: Work, others: Sequence[Work]) -> str:
     """The phase in which a rank exceeds the others most."""
-    return max(LOCAL_PHASES, key=lambda phase: mine.own[phase] - median(pace.own[phase] for pace in others))
+    return max(LOCAL_PHASES, key=lambda phase: mine.own[phase] - median(one.own[phase] for one in others))

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddpjob_api import metrics
-from ddpjob_api import straggler as straggling
 from ddpjob_api.metrics import Metric, MetricKind
-from ddpjob_api.straggler import slowest
+from ddpjob_api.straggler import Work, slowest
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)",?')
@@ -223,8 +222,8 @@ def straggler(found: Sequence[Rank]) -> tuple[Rank, str, float, float] | None:
     )
 
 
-def per_step(usual: Pace) -> straggling.Pace:
-    return straggling.Pace(
+def per_step(usual: Pace) -> Work:
+    return Work(
         own={phase: usual.phases.get(phase, 0.0) / usual.steps for phase in metrics.LOCAL_PHASES},
         exposed=usual.phases.get("comm_exposed", 0.0) / usual.steps,
     )

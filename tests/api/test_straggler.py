@@ -3,19 +3,19 @@
 import pytest
 
 from ddpjob_api.metrics import LOCAL_PHASES
-from ddpjob_api.straggler import Pace, slowest
+from ddpjob_api.straggler import Work, slowest
 
 
-def rank(*, exposed: float = 0.0, **own: float) -> Pace:
+def rank(*, exposed: float = 0.0, **own: float) -> Work:
     """Milliseconds a step."""
-    return Pace(own={phase: own.get(phase, 0.0) / 1000 for phase in LOCAL_PHASES}, exposed=exposed / 1000)
+    return Work(own={phase: own.get(phase, 0.0) / 1000 for phase in LOCAL_PHASES}, exposed=exposed / 1000)
 
 
-def usual(exposed: float = 30.0) -> Pace:
+def usual(exposed: float = 30.0) -> Work:
     return rank(data_wait=2, forward=4, backward_compute=8, optimizer=1, exposed=exposed)
 
 
-CASES: list[tuple[str, list[Pace], tuple[int, str] | None]] = [
+CASES: list[tuple[str, list[Work], tuple[int, str] | None]] = [
     ("its data is late", [usual(), usual(), rank(data_wait=34, forward=4, backward_compute=8, optimizer=1), usual()], (2, "data_wait")),
     ("its forward is slow", [rank(data_wait=2, forward=36, backward_compute=8), usual(), usual(), usual()], (0, "forward")),
     ("its backward is slow", [usual(), usual(), usual(), rank(forward=4, backward_compute=50, exposed=1)], (3, "backward_compute")),
@@ -34,9 +34,9 @@ CASES: list[tuple[str, list[Pace], tuple[int, str] | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("paces", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_the_rank_and_the_cause(paces: list[Pace], wanted: tuple[int, str] | None) -> None:
-    found = slowest(dict(enumerate(paces)))
+@pytest.mark.parametrize(("works", "wanted"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_the_rank_and_the_cause(works: list[Work], wanted: tuple[int, str] | None) -> None:
+    found = slowest(dict(enumerate(works)))
     assert (found and (found.rank, found.cause)) == wanted
 
 

@@ -11,7 +11,7 @@ from tests.trainer.launcher.local import LocalJob, Running, eventually
 
 from ddpjob_api.messages import SUMS
 from ddpjob_api.straggler import Slow, slowest
-from ddpjob_trainer.launcher.windows import pace
+from ddpjob_trainer.launcher.windows import work
 
 PROGRAM = str(Path(__file__).with_name("straggling.py"))
 RANKS = 4
@@ -41,8 +41,8 @@ def verdicts(folder: Path) -> list[tuple[str, Slow | None]]:
     found = []
     for window in zip(*ranks, strict=True):
         sums = [[dict(zip(SUMS, each, strict=True)) for each in rank[1:]] for rank in window]
-        paces = {rank: pace(before, after) for rank, (before, after) in enumerate(sums)}
-        found.append((window[0][0], slowest(paces)))
+        works = {rank: work(before, after) for rank, (before, after) in enumerate(sums)}
+        found.append((window[0][0], slowest(works)))
     return found
 
 

@@ -12,7 +12,7 @@ from statistics import median
 
 from ddpjob_api.messages import SUMS
 from ddpjob_api.metrics import LOCAL_PHASES
-from ddpjob_api.straggler import Pace, Slow, slowest
+from ddpjob_api.straggler import Slow, Work, slowest
 from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
 
 WARM_STEPS = 5
@@ -91,7 +91,7 @@ class Windows:
 
     def _end(self, now: float) -> Change | None:
         """Judge the window, and begin the next."""
-        found = slowest({rank: pace(self._since[rank], sums) for rank, sums in self._now.items()})
+        found = slowest({rank: work(self._since[rank], sums) for rank, sums in self._now.items()})
         self._kept.append(self._since)
         self._since, self._began = dict(self._now), now
         self.windows += 1
@@ -112,10 +112,10 @@ class Windows:
         return None if same else Change(before, self.named)
 
 
-def pace(since: Sums, now: Sums) -> Pace:
+def work(since: Sums, now: Sums) -> Work:
     """Seconds per step between two reports."""
     steps = now["steps"] - since["steps"]
-    return Pace(
+    return Work(
         own={phase: (now[phase] - since[phase]) / steps for phase in LOCAL_PHASES},
         exposed=(now["comm_exposed"] - since["comm_exposed"]) / steps,
     )

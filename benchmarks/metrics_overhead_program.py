@@ -1,4 +1,4 @@
-"""The training that `instrumentation.py` measures: blocks with and without the hooks in turn, in one process.
+"""The training that `metrics_overhead.py` measures: blocks with and without the hooks in turn, in one process.
 
 Without: torch's own functions are put back and the global optimizer hooks taken out. Under plain python there is
 nothing to take out, so that both runs make the same training and their losses can be compared to the last bit.

@@ -20,6 +20,8 @@ from tests.cluster.jobs import Job, example, submit
 from tests.cluster.prometheus import Prometheus, Series, firing
 from tests.docs.expressions import alerts, queries
 
+from ddpjob_api.metrics import METRICS, MetricKind
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 TASK = """
@@ -59,6 +61,9 @@ def task():
 """
 DEVICE = re.compile("ddpjob_trainer_device_memory")
 """Needs a device, which there is none of here."""
+ENDINGS = {MetricKind.COUNTER: "_total", MetricKind.GAUGE: "", MetricKind.HISTOGRAM: "_bucket"}
+NAMES = {metric.name + ENDINGS[metric.kind] for metric in METRICS if not DEVICE.search(metric.name)}
+"""Every metric of a launcher, as it is scraped."""
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +151,16 @@ def test_a_slow_and_starved_job_is_seen_and_every_expression_has_data(
         named = {"namespace": watched.namespace, "ddpjob_dev_name": "watched"}
         slow = prometheus.until(firing("DDPJobStraggler", **named), some)
         assert {(dict(series)["rank"], dict(series)["cause"]) for series in slow} == {("1", "forward")}
+        told = watched.until(
+            lambda job: "slowestRank" in job["status"].get("efficiency", {}), "the slow rank in the status"
+        )
+        efficiency = told["status"]["efficiency"]
+        assert (efficiency["slowestRank"], efficiency["slowestRankCause"]) == (1, "forward")
+        assert efficiency["slowestNode"] == watched.live()[1]["spec"]["nodeName"]
+        prometheus.until(
+            f'count by (__name__) ({{__name__=~"ddpjob_trainer_.+",namespace="{watched.namespace}"}})',
+            lambda found: {dict(series)["__name__"] for series in found} >= NAMES,
+        )
         prometheus.until(firing("DDPJobLowEfficiency", **named), some)
         for query in queries():
             if DEVICE.search(query.expression):

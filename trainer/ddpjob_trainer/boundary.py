@@ -11,6 +11,8 @@ import time
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.page import Page
 
+BOUNDARY, PAUSE, STOP_AT = int(Slot.BOUNDARY), int(Slot.PAUSE), int(Slot.STOP_AT)
+"""Looked at in every step, and a member of an enumeration is slower."""
 HOLD_SECONDS = 0.002
 """Pause between two looks at the words while held."""
 
@@ -18,16 +20,16 @@ HOLD_SECONDS = 0.002
 def reach(page: Page, step: int) -> bool:
     """Publish boundary `step`, wait while the launcher says pause, and say whether to save and stop here."""
     slots = page.slots
-    slots[Slot.BOUNDARY] = step
-    if not slots[Slot.PAUSE] and not slots[Slot.STOP_AT]:
+    slots[BOUNDARY] = step
+    if not slots[PAUSE] and not slots[STOP_AT]:
         return False
     phase, since = slots[Slot.PHASE], slots[Slot.PHASE_SINCE]
     slots[Slot.PHASE] = Phase.PAUSED
     slots[Slot.PAUSED_AT] = step
     # STOP_AT is written before PAUSE is cleared, so a rank that leaves the loop knows where to stop.
-    while slots[Slot.PAUSE] and not slots[Slot.STOP_AT]:
+    while slots[PAUSE] and not slots[STOP_AT]:
         time.sleep(HOLD_SECONDS)
     slots[Slot.PAUSED_AT] = 0
     slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = phase, since
-    stop_at = slots[Slot.STOP_AT]
+    stop_at = slots[STOP_AT]
     return bool(stop_at) and step >= stop_at

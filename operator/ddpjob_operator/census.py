@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_operator.model import Truth, moment_of
 from ddpjob_operator.observe import JobView
 
@@ -17,6 +18,8 @@ PERIODS = 3
 """A checkpoint is late after so many times `everySeconds`,"""
 LONG = timedelta(hours=6)
 """and where only steps are counted, after this."""
+WAITING_PERCENT = 50
+"""A job is inefficient whose median rank waits for more than this part of the time, for other ranks and for data."""
 KNOWN_CONDITIONS = frozenset(condition.value for condition in Condition)
 KNOWN_REASONS = frozenset(reason.value for reason in Reason)
 
@@ -30,6 +33,9 @@ class Census:
     """(condition, reason) of conditions that are True."""
     checkpoint_failing: int
     stale_checkpoint: int
+    slow: Counter[str]
+    """Running jobs in which a rank makes the others wait, by its cause."""
+    inefficient: int
 
 
 def take(jobs: Iterable[JobView], *, now: datetime) -> Census:
@@ -42,6 +48,8 @@ def take(jobs: Iterable[JobView], *, now: datetime) -> Census:
             (Condition.RUNNING.value, Reason.CHECKPOINT_FAILED.value) in true_conditions(job) for job in jobs
         ),
         stale_checkpoint=sum(is_stale(job, now) for job in jobs),
+        slow=Counter(cause for job in jobs if (cause := slow_cause(job)) is not None),
+        inefficient=sum(is_inefficient(job) for job in jobs),
     )
 
 
@@ -52,6 +60,22 @@ def true_conditions(job: JobView) -> list[tuple[str, str]]:
         for found in job.status.conditions
         if found.status == Truth.TRUE and found.type in KNOWN_CONDITIONS
     ]
+
+
+def slow_cause(job: JobView) -> str | None:
+    """What a rank is slower in that makes the others wait, while the job runs; of the closed list only."""
+    found = job.status.efficiency
+    if found is None or found.slowest_rank is None or not job.status.is_true(Condition.RUNNING):
+        return None
+    return found.slowest_rank_cause if found.slowest_rank_cause in LOCAL_PHASES else None
+
+
+def is_inefficient(job: JobView) -> bool:
+    """Whether a job that runs spends most of its time on waiting."""
+    found = job.status.efficiency
+    if found is None or not job.status.is_true(Condition.RUNNING):
+        return False
+    return (found.exposed_communication_percent or 0) + (found.data_wait_percent or 0) > WAITING_PERCENT
 
 
 def is_stale(job: JobView, now: datetime) -> bool:

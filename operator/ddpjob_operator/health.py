@@ -124,6 +124,9 @@ class Metrics:
             self.by_condition.labels(condition=condition, reason=reason).set(count)
         self.checkpoint_failing.set(census.checkpoint_failing)
         self.stale_checkpoint.set(census.stale_checkpoint)
+        self.inefficient.set(census.inefficient)
+        for cause in LOCAL_PHASES:
+            self.slow.labels(cause=cause).set(census.slow[cause])
 
     def request(self, verb: str, resource: str, status: int, seconds: float) -> None:
         """A `client.Observer`."""

@@ -12,6 +12,7 @@ from tests.operator.world import World
 
 from ddpjob_api.codec import load, render
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Spent, Times, Use
 from ddpjob_api.report import Failure, Progress, RunState
 from ddpjob_operator import census, spending, tally
@@ -246,6 +247,21 @@ def test_jobs_are_counted_by_their_true_conditions() -> None:
     ):
         assert f"ddpjob_operator_{line}\n" in text
     assert "Levitating" not in text
+
+
+def test_jobs_that_wait_for_a_rank_or_most_of_their_time_are_counted_while_they_run() -> None:
+    slow = Efficiency(exposed_communication_percent=45, slowest_rank=1, slowest_rank_cause="data_wait")
+    found = census.take(
+        [
+            viewed(Status(conditions=RUNS, efficiency=slow)),
+            viewed(Status(conditions=RUNS, efficiency=replace(slow, slowest_rank_cause="from the future"))),
+            viewed(Status(efficiency=slow)),
+            viewed(Status(conditions=RUNS, efficiency=Efficiency(exposed_communication_percent=30, data_wait_percent=30))),
+            viewed(),
+        ],
+        now=NOW,
+    )  # fmt: skip
+    assert (found.slow, found.inefficient) == ({"data_wait": 1}, 1)
 
 
 def test_what_is_counted_is_what_is_scraped() -> None:

@@ -1,9 +1,9 @@
 """Which rank makes the others wait, and with what: a verdict on one window of steps.
 
 Why apart: the rule is a pure function of numbers, so every case has a row in a test. A rank's own work is what it does
-without the others (`LOCAL_PHASES`); the others wait for the rank whose own work takes longest. Four things must come
-together, so that a busy host or a jittering clock is no alarm: it takes longer by a part, by an absolute time, by more
-than the others differ among themselves, and the others wait while it does not.
+without the others (`LOCAL_PHASES`); the others wait for the rank whose own work takes longest. Several things must come
+together, so that a busy host or a jittering clock is no alarm: it takes longer by a part, by an absolute time, by a part
+of the whole step, by more than the others differ among themselves, and the others wait while it does not.
 The coordinator asks for window after window, `ddpjob top` and `explain` for what they have scraped.
 Must not: know of windows that came before (`ddpjob_trainer.launcher.windows`), or of nodes.
 """
@@ -18,6 +18,8 @@ FACTOR = 1.15
 """Its own work takes so many times that of the median of the others …"""
 EXCESS_SECONDS = 0.005
 """… and so much longer a step …"""
+COST = 0.1
+"""… and longer by this part of the step, which is what would be won …"""
 SPREAD = 2.0
 """… and so many times longer than the slowest of the others, both against that median …"""
 WAITED = 0.5
@@ -59,6 +61,8 @@ def slowest(works: Mapping[int, Work]) -> Slow | None:
     usual = median(one.total for one in others)
     excess = mine.total - usual
     if mine.total < FACTOR * usual or excess < EXCESS_SECONDS:
+        return None
+    if excess < COST * (mine.total + mine.exposed):
         return None
     if excess < SPREAD * (max(one.total for one in others) - usual):
         return None

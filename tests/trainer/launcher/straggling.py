@@ -1,8 +1,8 @@
 """A training whose ranks take turns in being slow, in turn with their data, forward and backward.
 
 Each window of steps is injected as the schedule says; each rank keeps its own sums at the window's ends, so that a
-window's verdict is of exactly its steps. Arguments: folder for the sums, milliseconds, and the windows as
-`rank:phase`, or `-`; the last one, after `+`, lasts until the folder has a file `end`.
+window's verdict is of exactly its steps. Arguments: folder for the sums, milliseconds, steps of a window, and the
+windows as `rank:phase`, or `-`; the last one, after `+`, lasts until the folder has a file `end`.
 """
 
 import json
@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpjob_trainer.launcher.exposition import sums
 from ddpjob_trainer.worker import current
 
-STEPS, SETTLING = 16, 4
-"""Of a window, and before it: torch's clock is sampled, and a change is seen by the next samples."""
+SETTLING = 4
+"""Steps before a window: torch's clock is sampled, and a change is seen by the next samples."""
 
 
 class Slow(torch.autograd.Function):
@@ -49,8 +49,8 @@ class Model(nn.Module):
         return self.last(Slow.apply(self.norm(self.first(x)), self.sleep)).square().mean()
 
 
-folder, seconds = Path(sys.argv[1]), float(sys.argv[2]) / 1000
-windows, _, lasting = " ".join(sys.argv[3:]).partition("+")
+folder, seconds, count = Path(sys.argv[1]), float(sys.argv[2]) / 1000, int(sys.argv[3])
+windows, _, lasting = " ".join(sys.argv[4:]).partition("+")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")
@@ -86,7 +86,7 @@ steps(20)
 kept = []
 for now in windows.split():
     before = steps(SETTLING)
-    kept.append((now, before, steps(STEPS)))
+    kept.append((now, before, steps(count)))
 (folder / f"sums-{rank}.tmp").write_text(json.dumps(kept))
 os.rename(folder / f"sums-{rank}.tmp", folder / f"sums-{rank}.json")
 if lasting:

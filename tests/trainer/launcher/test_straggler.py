@@ -10,22 +10,25 @@ import pytest
 from tests.trainer.launcher.local import LocalJob, Running, eventually
 
 from ddpjob_api.messages import SUMS
-from ddpjob_api.straggler import Slow, slowest
-from ddpjob_trainer.launcher.windows import work
+from ddpjob_api.straggler import slowest
+from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
+from ddpjob_trainer.launcher.windows import Windows, work
 
 PROGRAM = str(Path(__file__).with_name("straggling.py"))
 RANKS = 4
 CAUSES = ("data_wait", "forward", "backward_compute")
 MILLISECONDS = 60
-pytestmark = pytest.mark.timeout(400)
+"""What is injected. On a busy machine, ranks that are well differ in a short window too, but by less than half of it."""
+pytestmark = pytest.mark.timeout(600)
 
 
 @contextmanager
-def training(folder: Path, windows: Sequence[str], lasting: str = "") -> Iterator[tuple[LocalJob, Running]]:
+def training(
+    folder: Path, windows: Sequence[str], *, steps: int = 12, lasting: str = ""
+) -> Iterator[tuple[LocalJob, Running]]:
     """Four ranks below one launcher."""
-    script = {
-        "args": [PROGRAM, str(folder), str(MILLISECONDS), *windows, *(["+", lasting] if lasting else [])]
-    }
+    last = ["+", lasting] if lasting else []
+    script = {"args": [PROGRAM, str(folder), str(MILLISECONDS), str(steps), *windows, *last]}
     job = LocalJob(folder, nodes=1, processesPerNode=RANKS, program={"script": script})
     try:
         yield job, job.launch(0)
@@ -33,28 +36,31 @@ def training(folder: Path, windows: Sequence[str], lasting: str = "") -> Iterato
         job.close()
 
 
-def verdicts(folder: Path) -> list[tuple[str, Slow | None]]:
-    """What was injected in each window, and what is said of it."""
+def sums(folder: Path) -> list[tuple[str, list[list[float]], list[list[float]]]]:
+    """What was injected in each window, and the sums of every rank at its begin and end."""
     files = [folder / f"sums-{rank}.json" for rank in range(RANKS)]
     eventually(lambda: all(file.exists() for file in files), "every rank's sums", 300)
     ranks = [json.loads(file.read_text()) for file in files]
-    found = []
-    for window in zip(*ranks, strict=True):
-        sums = [[dict(zip(SUMS, each, strict=True)) for each in rank[1:]] for rank in window]
-        works = {rank: work(before, after) for rank, (before, after) in enumerate(sums)}
-        found.append((window[0][0], slowest(works)))
-    return found
+    return [
+        (window[0][0], [rank[1] for rank in window], [rank[2] for rank in window])
+        for window in zip(*ranks, strict=True)
+    ]
 
 
-def named(slow: Slow | None) -> str:
-    return f"{slow.rank}:{slow.cause}" if slow else "-"
+def verdict(begin: list[list[float]], end: list[list[float]]) -> str:
+    """As the schedule has it."""
+    works = {
+        rank: work(dict(zip(SUMS, before, strict=True)), dict(zip(SUMS, after, strict=True)))
+        for rank, (before, after) in enumerate(zip(begin, end, strict=True))
+    }
+    slow = slowest(works)
+    return f"{slow.rank}:{slow.cause}" if slow and slow.excess > MILLISECONDS / 2000 else "-"
 
 
 def test_each_rank_is_named_in_its_turn_and_one_that_lasts_is_told(tmp_path: Path) -> None:
     windows = ["-", "0:data_wait", "1:forward", "2:backward_compute", "3:data_wait", "-"]
     with training(tmp_path, windows, lasting="2:forward") as (job, launcher):
-        found = verdicts(tmp_path)
-        assert [named(slow) for _, slow in found] == windows
+        assert [verdict(begin, end) for _, begin, end in sums(tmp_path)] == windows
         launcher.wrote("rank 2 on node 0 makes the others wait, in forward: it computes longer")
         efficiency = job.report().efficiency
         assert efficiency is not None
@@ -72,18 +78,19 @@ def test_each_rank_is_named_in_its_turn_and_one_that_lasts_is_told(tmp_path: Pat
 def test_every_rank_with_every_cause(tmp_path: Path) -> None:
     windows = [f"{rank}:{cause}" for cause, rank in itertools.product(CAUSES, range(RANKS))]
     with training(tmp_path, windows) as (_, launcher):
-        assert [named(slow) for _, slow in verdicts(tmp_path)] == windows
+        assert [verdict(begin, end) for _, begin, end in sums(tmp_path)] == windows
         assert launcher.code() == 0
 
 
 @pytest.mark.slow
-def test_healthy_ranks_are_never_told(tmp_path: Path) -> None:
-    for number in range(20):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with training(folder, ["-"] * 3, lasting="-") as (job, launcher):
-            assert [named(slow) for _, slow in verdicts(folder)] == ["-"] * 3
-            eventually(lambda job=job: job.report().efficiency, "a look at all ranks")
-            (folder / "end").touch()
-            assert launcher.code() == 0
-            assert "makes the others wait" not in launcher.output
+@pytest.mark.parametrize("run", range(20))
+def test_healthy_ranks_are_never_named(run: int, tmp_path: Path) -> None:
+    with training(tmp_path, ["-"] * 10, steps=60) as (_, launcher):
+        windows = Windows(RANKS)
+        for number, (_, begin, end) in enumerate(sums(tmp_path)):
+            for at, each in ((number, begin), (number + 1, end)) if number == 0 else ((number + 1, end),):
+                windows.hear(100 + at * STRAGGLER_SECONDS, 0, [value for rank in each for value in rank])
+            assert windows.named is None, f"run {run}, window {number}"
+        assert windows.windows == 10
+        assert launcher.code() == 0
+        assert "makes the others wait" not in launcher.output

@@ -5,7 +5,7 @@ import pytest
 from ddpjob_api.messages import SUMS, Beat, encode
 from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
-from ddpjob_trainer.launcher.windows import Change, Windows
+from ddpjob_trainer.launcher.windows import LASTING, Change, Windows
 
 STEPS = 100
 """A window, at 50 ms a step."""
@@ -61,13 +61,13 @@ def job() -> Job:
     return made
 
 
-def test_a_rank_is_named_after_three_windows_and_until_three_without_it(job: Job) -> None:
-    assert [job.window(slow=2) for _ in range(2)] == [None, None]
+def test_a_rank_is_named_after_four_windows_and_until_four_without_it(job: Job) -> None:
+    assert [job.window(slow=2) for _ in range(LASTING - 1)] == [None] * 3
     assert job.named is None
     change = job.window(slow=2)
     assert change is not None and change.after is not None
     assert job.named == (2, "data_wait")
-    assert [job.window(), job.window(slow=2), job.window(), job.window()] == [None] * 4
+    assert [job.window(), job.window(slow=2), *(job.window() for _ in range(LASTING - 1))] == [None] * 5
     assert job.named == (2, "data_wait")
     change = job.window()
     assert change == Change(before=change.before if change else None, after=None)
@@ -81,21 +81,21 @@ def test_ranks_that_take_turns_are_not_named(job: Job) -> None:
 
 
 def test_another_rank_and_another_cause_are_told(job: Job) -> None:
-    for _ in range(3):
+    for _ in range(LASTING):
         job.window(slow=1)
     job.window(slow=1, cause="forward")
     assert job.named == (1, "forward")
-    for _ in range(3):
+    for _ in range(LASTING):
         job.window(slow=3, cause="backward_compute")
     assert job.named == (3, "backward_compute")
 
 
 def test_a_named_rank_outlives_a_restart_until_it_is_judged_anew(job: Job) -> None:
-    for _ in range(3):
+    for _ in range(LASTING):
         job.window(slow=1)
     job.restart()
     assert job.named == (1, "data_wait")
-    assert [job.window() for _ in range(2)] == [None, None]
+    assert [job.window() for _ in range(LASTING - 1)] == [None] * 3
     assert job.window() is not None
     assert job.named is None
 
@@ -103,9 +103,9 @@ def test_a_named_rank_outlives_a_restart_until_it_is_judged_anew(job: Job) -> No
 def test_a_lost_message_loses_no_step(job: Job) -> None:
     job.window(slow=2, lost=True)
     assert job.windows.windows == 0
-    for _ in range(3):
+    for _ in range(LASTING):
         job.window(slow=2)
-    assert (job.windows.windows, job.named) == (3, (2, "data_wait"))
+    assert (job.windows.windows, job.named) == (LASTING, (2, "data_wait"))
 
 
 def test_a_window_waits_for_enough_steps_of_every_rank(job: Job) -> None:

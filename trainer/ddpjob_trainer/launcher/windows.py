@@ -19,7 +19,7 @@ WARM_STEPS = 5
 """The first steps of a process say nothing of the later ones."""
 WINDOW_STEPS = 20
 """A window has so many steps of every rank at least."""
-LASTING = 3
+LASTING = 4
 KEPT = 12
 """Windows over which the shares of the wall time are taken."""
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.trainer.worker.ranks import Rank
 
-from ddpjob_api.page import Fact, Slot, WorkerState
+from ddpjob_api.page import STEP_BOUNDS, Fact, Slot, WorkerState
 
 MIB = 1024 * 1024
 pytestmark = pytest.mark.timeout(400)
@@ -45,11 +45,26 @@ def test_steps_samples_and_loss_are_on_the_page(untouched: list[Rank]) -> None:
 
 def test_phases_add_up_to_the_time_between_steps(untouched: list[Rank]) -> None:
     rank = untouched[0]
-    phases = (Slot.DATA_SECONDS, Slot.FORWARD_SECONDS, Slot.BACKWARD_SECONDS, Slot.OPTIMIZER_SECONDS)
+    phases = (
+        Slot.DATA_SECONDS,
+        Slot.FORWARD_SECONDS,
+        Slot.BACKWARD_SECONDS,
+        Slot.COMM_EXPOSED_SECONDS,
+        Slot.OPTIMIZER_SECONDS,
+    )
     assert all(rank[phase] > 0 for phase in phases)
     rest = (Slot.H2D_SECONDS, Slot.COMM_EXPOSED_SECONDS, Slot.OTHER_SECONDS)
     whole = sum(rank[phase] for phase in (*phases, *rest))
     assert whole >= rank[Slot.STEP_SECONDS] > 0
+
+
+def test_every_step_is_in_the_histogram(untouched: list[Rank]) -> None:
+    for rank in untouched:
+        first = Slot.STEP_DURATIONS
+        counts = list(rank.page.slots[first : first + len(STEP_BOUNDS) + 1])
+        assert sum(counts) == rank[Slot.STEP] - 1, "the first step has no beginning"
+        shortest = sum(bound * count for bound, count in zip((0.0, *STEP_BOUNDS), counts, strict=True))
+        assert shortest <= rank[Slot.STEP_SECONDS]
 
 
 def test_the_reducers_clock_stands_for_every_iteration(untouched: list[Rank]) -> None:

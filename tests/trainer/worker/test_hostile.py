@@ -70,4 +70,4 @@ def test_a_program_that_leaves_nothing_as_it_was_trains_and_ends_as_without_us(f
     assert ours[Slot.STEP] == ours[Slot.BACKWARDS] == ours.effect.all_reduces - 1 == 3
     assert (ours[Slot.EXIT_CODE], ours[Slot.STATE]) == (bare.returncode, WorkerState.FINISHED)
     assert ours.facts[Fact.DDP]["worldSize"] == 1
-    assert ours.error["ddpjob"]["location"].rpartition(":")[0] == args[0].removeprefix("/")
+    assert ours.error["ddpjob"]["type"] == "RuntimeError", "it is found although the environment is gone"

@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
-# How many processes run the tests that need no cluster; 0: in pytest's own. `make test WORKERS=2`
+# How many processes run the tests of `make unit`; 0: in pytest's own.
 WORKERS ?= 0
 
 .PHONY: demo test test-all chaos settings-matrix lint test-torch unit format docs cluster-up cluster-down demo-cluster clean
@@ -13,8 +13,8 @@ WORKERS ?= 0
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
 
-test: lint unit                      ## what CI runs: linters, types, unit tests, one end-to-end pass on a cluster
-	$(BIN)/pytest -m "$(BOUNDED) and cluster"
+test: lint                           ## what CI runs: linters, types, unit tests, one end-to-end pass on a cluster
+	$(BIN)/pytest -m "$(BOUNDED)"
 
 test-all: lint                       ## everything that can run here
 	$(BIN)/pytest -m "not gpu"

@@ -23,6 +23,7 @@ from tests.docs.expressions import alerts, queries
 from ddpjob_api.metrics import METRICS, MetricKind
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+slow = pytest.mark.slow
 
 TASK = """
 import dataclasses, resource, time
@@ -182,6 +183,7 @@ def test_a_slow_and_starved_job_is_seen_and_every_expression_has_data(
         ask(watched, "starved", "slow", stop=True)
 
 
+@slow
 def test_a_rank_that_is_stuck_is_a_hang(watched: Job, prometheus: Prometheus) -> None:
     ask(watched, "stuck", index=1)
     found = watched.until(lambda found: found["status"]["restarts"] >= 1, "the hang is found")
@@ -200,6 +202,7 @@ def test_a_rank_that_is_stuck_is_a_hang(watched: Job, prometheus: Prometheus) ->
     assert "Current thread" in hang["ranks"][1]["stacks"]
 
 
+@slow
 def test_a_job_that_fails_again_and_again_is_seen(watched: Job, prometheus: Prometheus) -> None:
     of_job = f'namespace="{watched.namespace}",ddpjob_dev_name="watched"'
     restarts = f"max(ddpjob_trainer_restarts_total{{{of_job}}})"
@@ -213,6 +216,7 @@ def test_a_job_that_fails_again_and_again_is_seen(watched: Job, prometheus: Prom
     )
 
 
+@slow
 def test_a_job_that_cannot_save_is_seen(watched: Job, prometheus: Prometheus) -> None:
     prometheus.until(
         f'changes(ddpjob_trainer_step{{namespace="{watched.namespace}",rank="0"}}[5s]) > 1', some

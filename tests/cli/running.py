@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tests.cli.jobs import COMMAND
 
-SECONDS = 120.0
+SECONDS = 240.0
 """Deadline of every wait: a loaded machine is slow, a hang is a failure."""
 
 
@@ -63,10 +63,14 @@ class Running:
     def wait_for(self, text: str) -> str:
         """The next line with `text` in it."""
         deadline = time.monotonic() + SECONDS
-        while (line := self._queue.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
-            self.lines.append(line)
-            if text in line:
-                return line
+        try:
+            while (line := self._queue.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+                self.lines.append(line)
+                if text in line:
+                    return line
+        except queue.Empty:
+            said = "\n".join(self.lines)
+            raise AssertionError(f"not within {SECONDS:.0f} s: {text!r}:\n{said}") from None
         raise AssertionError(f"it ended without {text!r}:\n" + "\n".join(self.lines))
 
     def signal(self, number: signal.Signals) -> None:

@@ -71,7 +71,7 @@ def main(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
     return way_out.value.code
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_program_runs_on_every_node_as_it_would_in_pods(tmp_path: Path) -> None:
     file = write(
         tmp_path,
@@ -216,7 +216,7 @@ FAILING: list[tuple[str, int, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("script", "code", "failure"), FAILING, ids=["exit code", "signal"])
 def test_a_failure_ends_with_the_code_of_the_rank_to_blame(
     tmp_path: Path, script: str, code: int, failure: dict[str, Any]
@@ -233,7 +233,7 @@ def test_a_failure_ends_with_the_code_of_the_rank_to_blame(
     assert ending["message"].endswith("restarts 0 of 0")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_script_that_raises_again_and_again_ends_with_its_own_words(tmp_path: Path) -> None:
     program = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad sample 17')\ntime.sleep(999)\n"
     (tmp_path / "train.py").write_text(program)
@@ -252,7 +252,7 @@ def test_a_script_that_raises_again_and_again_ends_with_its_own_words(tmp_path: 
     )
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_stops_the_job_in_order(tmp_path: Path, number: signal.Signals) -> None:
     with Running(write(tmp_path, shell(WAIT)), cwd=tmp_path) as run:
@@ -268,7 +268,7 @@ def test_one_signal_stops_the_job_in_order(tmp_path: Path, number: signal.Signal
     assert not any(map(alive, pids))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_second_ctrl_c_kills_what_does_not_want_to_end_and_what_hides(tmp_path: Path) -> None:
     deaf = "trap '' TERM; setsid sh -c 'echo $$ > hidden; exec sleep 1000' & echo $$ > own; echo ready; while :; do sleep 1; done"
     spec = shell(deaf, nodes=1, recovery={"gracePeriodSeconds": 600})
@@ -284,7 +284,7 @@ def test_a_second_ctrl_c_kills_what_does_not_want_to_end_and_what_hides(tmp_path
     assert not any(map(alive, pids))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_directory_has_one_run_at_a_time_and_is_free_once_that_is_killed(tmp_path: Path) -> None:
     file = write(tmp_path, shell(WAIT))
     with Running(file, cwd=tmp_path) as run:
@@ -306,7 +306,7 @@ def test_a_directory_has_one_run_at_a_time_and_is_free_once_that_is_killed(tmp_p
     assert ddpjob("run", file, cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("nodes", [[0], [1], [0, 1]])
 def test_killed_launchers_come_back_and_count_as_one_disruption(tmp_path: Path, nodes: list[int]) -> None:
     script = f"[ -e again ] && exit 0; {WAIT}"
@@ -325,7 +325,7 @@ def test_killed_launchers_come_back_and_count_as_one_disruption(tmp_path: Path, 
     assert ending["disruptions"] == 1
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path: Path) -> None:
     spec = shell("echo ready; while [ ! -e go ]; do sleep 0.1; done", nodes=1)
     with Running(write(tmp_path, spec), cwd=tmp_path, under=("nohup",)) as run:
@@ -336,7 +336,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path: Path) -> None:
     assert (code, ending["outcome"]) == (0, "Done")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_reader_that_goes_away_stops_the_job(tmp_path: Path) -> None:
     spec = shell("echo $$ > pid-$NODE_RANK; while :; do echo line; sleep 0.2; done", nodes=1)
     command = [*COMMAND, "run", str(write(tmp_path, spec))]

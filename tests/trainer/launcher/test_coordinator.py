@@ -357,6 +357,29 @@ def test_a_launcher_that_comes_back_when_its_generation_has_ended_is_told_to_end
     assert {link: start.generation for link, start in starts.items()} == {1: 2, 3: 2}
 
 
+def test_a_launcher_that_was_cut_off_and_ended_its_workers_is_a_disruption() -> None:
+    core = running(2)
+    fail(core, 0, 9.0, cause=Cause.VICTIM)  # a coordinator that stood still sees its own rank's end first
+    core.received(9.1, 1, Stopped(generation=1))
+    core.closed(9.2, 2)
+    core.hello(9.3, 3, hello(1, generation=1))
+    core.tick(12.0)
+    assert (core.ledger.restarts, core.ledger.disruptions) == (0, 1)
+    failure = core.report().last_failure
+    assert failure is not None and (failure.reason, failure.node, failure.rank) == (Reason.DISRUPTED, 1, None)
+    assert failure.message == "node 1 was cut off from the coordinator and ended its workers"
+
+
+def test_an_own_failure_stays_one_when_a_launcher_was_cut_off_meanwhile() -> None:
+    core = running(2)
+    fail(core, 0, 9.0)
+    core.received(9.1, 1, Stopped(generation=1))
+    core.closed(9.2, 2)
+    core.hello(9.3, 3, hello(1, generation=1))
+    core.tick(12.0)
+    assert (core.ledger.restarts, core.ledger.disruptions) == (1, 0)
+
+
 def test_all_ranks_stop_one_boundary_after_the_highest() -> None:
     core = running(2)
     assert set(sent(core.received(1.0, 2, Leave(generation=1)), Pause)) == {1, 2}

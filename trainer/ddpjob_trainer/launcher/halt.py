@@ -59,6 +59,8 @@ class Halt:
     victims: list[Failure] = field(default_factory=list)
     refused: bool = False
     lost: dict[int, Hello] = field(default_factory=dict)
+    apart: dict[int, Hello] = field(default_factory=dict)
+    """Launchers that were cut off from the coordinator, and ended their workers because of that."""
     exceptions: dict[int, str] = field(default_factory=dict)
     """By rank, of own failures: what makes two of them the same."""
     hung_seconds: float | None = None
@@ -133,6 +135,12 @@ class Halt:
             return Verdict(
                 charge=Charge.DISRUPTION, failure=loss_of(self.lost[node], generation=self.generation, at=at)
             )
+        if self.apart:
+            node = min(self.apart)
+            words = f"node {node} was cut off from the coordinator and ended its workers"
+            lost = loss_of(self.apart[node], generation=self.generation, at=at)
+            failure = replace(lost, reason=Reason.DISRUPTED, message=words)
+            return Verdict(charge=Charge.DISRUPTION, failure=failure)
         if requested:
             return Verdict(charge=Charge.NOTHING)
         if self.only_aborts:

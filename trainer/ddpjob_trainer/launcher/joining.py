@@ -64,6 +64,8 @@ def enter(job: Job, now: float, link: int, hello: Hello) -> None:
             repeat_halt(job, member, job.halt)
         elif not again and known is not None and not known.settled:
             job.halt.lost.setdefault(known.node, known.hello)
+        elif known is not None and known.running == job.generation != member.done:
+            job.halt.apart.setdefault(known.node, hello)
     failure = hello.last_failure
     if failure is not None and job.halt is not None and failure.generation == job.generation:
         job.halt.inherit(failure)

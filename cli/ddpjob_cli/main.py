@@ -222,6 +222,7 @@ def shell_words(arguments: Sequence[str]) -> list[str]:
 def main() -> NoReturn:
     """The entry point: every way out has an exit code of docs/command-line.md."""
     prepare()
+    code = 0
     try:
         code = guarded(Invocation(arguments=sys.argv[1:]))
         sys.stdout.flush()
@@ -229,7 +230,7 @@ def main() -> NoReturn:
         abandon()
         if words := str(error):
             click.echo(words, err=True)
-        code = error.exit_code
+        code = code or error.exit_code  # a run that was stopped for it has said so
     sys.exit(code)
 
 

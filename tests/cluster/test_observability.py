@@ -143,6 +143,7 @@ def test_a_healthy_job_causes_no_alert(watched: Job, prometheus: Prometheus) -> 
     assert not prometheus.query(f'max_over_time(ALERTS{{alertstate="firing",{of_job}}}[5m])')
 
 
+@slow
 def test_a_slow_and_starved_job_is_seen_and_every_expression_has_data(
     watched: Job, prometheus: Prometheus
 ) -> None:
@@ -150,8 +151,8 @@ def test_a_slow_and_starved_job_is_seen_and_every_expression_has_data(
     ask(watched, "slow", index=1)
     try:
         named = {"namespace": watched.namespace, "ddpjob_dev_name": "watched"}
-        slow = prometheus.until(firing("DDPJobStraggler", **named), some)
-        assert {(dict(series)["rank"], dict(series)["cause"]) for series in slow} == {("1", "forward")}
+        named_ranks = prometheus.until(firing("DDPJobStraggler", **named), some, timeout=240)
+        assert {(dict(series)["rank"], dict(series)["cause"]) for series in named_ranks} == {("1", "forward")}
         told = watched.until(
             lambda job: "slowestRank" in job["status"].get("efficiency", {}), "the slow rank in the status"
         )

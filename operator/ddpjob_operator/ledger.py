@@ -109,11 +109,20 @@ def own(status: Status, disruptions: int) -> int:
 
 
 def judged_again(status: Status, failures: Iterable[Failure]) -> Status:
-    """A lost launcher of a coordinator that we know was a restart (`last_failure`) is noted, once."""
+    """A lost launcher of a coordinator that we know was a restart (`last_failure`) is noted, once.
+
+    A failure with a rank came from a launcher and carries its own generation: that its pod is lost in a later one is
+    another incident. One without is our own word of a pod's end, and a pod ends once.
+    """
     last, known = status.last_failure, status.misjudged or Misjudged()
     if last is None or last.reason not in RESTARTS or last.pod_uid in (None, known.pod_uid):
         return status
-    if not any(f.reason is Reason.POD_LOST and f.pod_uid == last.pod_uid for f in failures):
+    if not any(
+        f.reason is Reason.POD_LOST
+        and f.pod_uid == last.pod_uid
+        and (last.rank is None or f.generation == last.generation)
+        for f in failures
+    ):
         return status
     return replace(status, misjudged=Misjudged(count=known.count + 1, pod_uid=last.pod_uid))
 

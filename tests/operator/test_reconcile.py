@@ -246,6 +246,26 @@ async def test_a_loss_right_after_a_restart_that_fell_between_two_polls_counts()
     assert sorted(world.live()) == [0, 1]
 
 
+async def test_a_pod_whose_program_failed_once_and_that_is_lost_later_is_a_restart_and_a_disruption() -> None:
+    world = await started()
+    uid = world.pod("train-1")["metadata"]["uid"]
+    failed = Failure(
+        reason=Reason.PROGRAM_FAILED, rank=1, node=1, pod_uid=uid, generation=1, at="2026-01-01T00:00:01Z"
+    )
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, failures=(failed,), last_failure=failed)
+    lost = Failure(reason=Reason.POD_LOST, node=1, pod_uid=uid, generation=2, at="2026-01-01T00:00:09Z")
+    await world.say(
+        state=RunState.WAITING, generation=2, restarts=1, disruptions=1, failures=(failed, lost), last_failure=lost
+    )  # fmt: skip
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 1)
+    await world.end("train-0", terminated(137))
+    await world.end("train-1", terminated(137))
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 1)
+    assert world.status["lastFailure"]["reason"] == "Killed"
+    await world.passes(10)
+    assert sorted(world.live()) == [0, 1]
+
+
 async def test_an_oom_kill_that_the_coordinator_saw_as_a_loss_is_a_restart() -> None:
     world = await started()
     uid = world.pod("train-1")["metadata"]["uid"]

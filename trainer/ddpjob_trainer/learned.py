@@ -52,8 +52,10 @@ def installed() -> list[str]:
     program: Any = vars(sys.modules["__main__"]).get("__spec__")
     own = getattr(program, "name", None)
     found = []
-    for name, module in list(sys.modules.items()):
-        file, spec = source(module)
+    for name in list(
+        sys.modules
+    ):  # thousands of new tuples would set off the garbage collector, in the first step
+        file, spec = source(sys.modules.get(name))
         if file is None or name == own or getattr(spec, "name", None) != name:
             continue
         if name.partition(".")[0] in OURS or FOLDERS.match(file):

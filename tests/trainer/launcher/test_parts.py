@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -227,6 +228,22 @@ def test_a_worker_is_told_torchruns_names_and_ours_and_nothing_of_the_launchers(
     assert "TORCHELASTIC_USE_AGENT_STORE" not in env
     assert not {"DDPJOB_TOKEN_FILE", "DDPJOB_SPEC", "DDPJOB_WORKER_PID"} & set(env)
     assert command_line(job, START)[1:] == ["-m", "ddpjob_trainer.bootstrap", "t.py", "--x"]
+
+
+@pytest.mark.parametrize(
+    ("more", "listed"),
+    [
+        ({"script": {"args": ["t.py"]}}, True),
+        ({"script": {"args": ["t.py"]}, "recovery": {"warmStandby": False}}, False),
+        ({"command": ["torchrun", "t.py"]}, False),
+    ],
+)
+def test_a_worker_lists_its_imports_where_a_standby_will_read_them(
+    tmp_path: Path, more: dict[str, Any], listed: bool
+) -> None:
+    job = config(tmp_path, {"nodes": 2, **more})
+    env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base={})
+    assert (WorkerEnv.IMPORTS_FILE.value in env) is listed
 
 
 def test_a_command_gets_what_it_needs_to_span_nodes(tmp_path: Path) -> None:

@@ -8,7 +8,38 @@ from types import ModuleType
 
 import pytest
 
+from ddpjob_trainer import learned
 from ddpjob_trainer.instrumentation.imports import PostImport
+
+
+def test_what_an_import_made_is_not_young_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first few objects that the program makes have the collector look through all of them."""
+    (tmp_path / "waited_for_many.py").write_text("many = [[each] for each in range(50_000)]")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    PostImport(lambda module, error: None).add("waited_for_many", lambda module: None)
+    frozen = gc.get_freeze_count()
+    gc.collect()
+    importlib.import_module("waited_for_many")
+    assert len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < 10_000
+    assert gc.get_freeze_count() == frozen
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, PostImport)]
+
+
+def test_to_list_the_modules_makes_no_work_for_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5000):
+        monkeypatch.setitem(sys.modules, f"one_of_many_{number}", ModuleType("one"))
+    collected: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        assert learned.installed()
+    finally:
+        gc.callbacks.remove(note)
+    assert collected == []
 
 
 @pytest.mark.parametrize("collects", [True, False])

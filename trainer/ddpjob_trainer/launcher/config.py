@@ -94,6 +94,11 @@ class Config:
         return self.run_dir / MEMORY_FOLDER if keeps else None
 
     @property
+    def standby(self) -> bool:
+        """Whether workers of the next generation stand by; a command's processes are its own."""
+        return self.spec.recovery.warm_standby and self.spec.command is None
+
+    @property
     def leads(self) -> bool:
         """Whether the coordinator lives in this launcher."""
         return self.node == 0

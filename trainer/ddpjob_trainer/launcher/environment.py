@@ -41,10 +41,11 @@ def worker_env(
         WorkerEnv.TERM.value: str(start.term),
         WorkerEnv.TERM_FILE.value: str(term_file(config.run_dir)),
         WorkerEnv.STACKS_FILE.value: str(files.stacks),
-        WorkerEnv.IMPORTS_FILE.value: str(files.imports),
         WorkerEnv.GRADIENT_ACCUMULATION_STEPS.value: str(config.plan.accumulation),
         WorkerEnv.JOB_NAME.value: config.name,
     }
+    if config.standby:
+        env[WorkerEnv.IMPORTS_FILE.value] = str(files.imports)
     if config.spec.task is not None:
         env[WorkerEnv.TASK.value] = compact(render(config.spec.task))
     if config.spec.checkpoint is not None:

@@ -77,7 +77,7 @@ class Foreman:
         self._on_unkillable = on_unkillable
         self._oom = OomCounter()
         self.reserve = Reserve(
-            wanted=config.spec.recovery.warm_standby and config.spec.command is None,
+            wanted=config.standby,
             folder=config.run_dir,
             children=self.children,
             room=Room().left,

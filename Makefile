@@ -5,8 +5,6 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
-# How many processes run the tests of `make unit`; 0: in pytest's own.
-WORKERS ?= 0
 
 .PHONY: demo test test-all chaos settings-matrix lint test-torch unit format docs cluster-up cluster-down demo-cluster clean
 
@@ -26,7 +24,7 @@ test-torch:                          ## the trainer's tests with another torch: 
 	$(PYTHON) tests/torch_versions.py $(VERSION)
 
 unit: .venv/.dev                     ## everything but the cluster
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "$(BOUNDED) and not cluster"
+	$(BIN)/pytest -m "$(BOUNDED) and not cluster"
 
 settings-matrix: .venv/.dev          ## real programs × settings: asked and in effect; exit 1 on a silent difference
 	$(BIN)/python -m tests.trainer.programs.matrix

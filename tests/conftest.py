@@ -13,8 +13,6 @@ settings.register_profile("loaded", deadline=None, suppress_health_check=[Health
 settings.load_profile("loaded")
 
 ROOT = Path(__file__).parents[1]
-TOGETHER = ("trainer/worker",)
-"""Parts whose programs run once for all their files; elsewhere a file is on its own."""
 seconds: dict[str, float] = defaultdict(float)
 counts: dict[str, int] = defaultdict(int)
 
@@ -23,15 +21,6 @@ def part(nodeid: str) -> str:
     """The folder of a test below tests/, two levels deep: `trainer/loop`."""
     folders = Path(nodeid.split("::")[0]).parts[1:-1]
     return "/".join(folders[:2]) or "."
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes (`make unit WORKERS=2`) one of them has all tests that share what they set up."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        together = part(item.nodeid) if part(item.nodeid) in TOGETHER else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(together))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -26,18 +26,12 @@ TOKEN = b"the token of this job"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has; tests in several processes take theirs from parts of their own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    found: list[int] = []
-    with contextlib.ExitStack() as probes:
-        while len(found) < count:
-            probe = probes.enter_context(socket.socket())
+    """Ports that nobody has."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
             probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if port % workers == worker:
-                found.append(port)
-    return found
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def eventually(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:

@@ -184,17 +184,35 @@ def test_a_server_that_is_no_kubernetes_is_named(api: ApiServer, tmp_path: Path,
 
 
 def test_a_log_that_is_followed_goes_on_where_it_broke_off(api: ApiServer, tmp_path: Path) -> None:
-    """The API server was restarted: nothing is missing and nothing comes twice."""
-    stamps = [f"2026-01-01T00:00:0{second}.000000000Z" for second in range(4)]
+    """The API server was restarted: nothing is missing and nothing comes twice.
+
+    Also not where several lines have one stamp, on both sides of the break, or the node's clock is set back.
+    """
+    stamps = [f"2026-01-01T00:00:0{second:.9f}Z" for second in (0.2, 1.1, 1.4, 1.4, 1.4, 1.6, 1.6, 0.8, 0.8)]
     lines = [f"{stamp} [rank 1] {number}\n" for number, stamp in enumerate(stamps)]
     log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
-    api.answers[log] = (200, Broken("".join(lines[:2])))
-    api.answers[f"{log}&sinceTime={stamps[1]}"] = (200, "".join(lines[1:]))
+    api.answers[log] = (200, Broken("".join(lines[:4])))
+    from_the_whole_second = "".join(lines[1:])
+    api.answers[f"{log}&sinceTime={stamps[3]}"] = (200, from_the_whole_second)
     api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
     api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
-    assert run(api, tmp_path, "logs", "digits", "-f", "--rank", "1") == "".join(
-        f"[rank 1] {n}\n" for n in range(4)
-    )
+    shown = run(api, tmp_path, "logs", "digits", "-f", "--rank", "1")
+    assert shown == "".join(f"[rank 1] {number}\n" for number in range(len(lines)))
+
+
+@pytest.mark.timeout(30)
+def test_a_log_is_followed_to_the_trainers_end_whatever_runs_beside_it(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    beside = {"name": "upload", "ready": True, "state": {"running": {}}}
+    trainer = {"name": "trainer", "ready": False, "state": {"terminated": {"exitCode": 0}}}
+    left = {**pod(1), "status": {"phase": "Running", "containerStatuses": [beside, trainer]}}
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    stamp = "2026-01-01T00:00:00.000000000Z"
+    api.answers[log] = api.answers[f"{log}&sinceTime={stamp}"] = (200, f"{stamp} [rank 1] three\n")
+    api.answers[f"GET {PODS}/digits-1"] = (200, left)
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    assert run(api, tmp_path, "logs", "digits", "-f", "--rank", "1") == "[rank 1] three\n"
 
 
 def test_a_script_is_sent_with_its_code_which_is_the_jobs(api: ApiServer, tmp_path: Path) -> None:

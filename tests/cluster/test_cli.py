@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -133,35 +134,37 @@ def test_a_script_is_sent_watched_through_a_restart_and_reported(
     (program / "pkg" / "model.py").write_text(model)
     job = Job(installation.cluster, cli.namespace, "train")
     options = ["--folder", "program", "--nodes", "2", "--set", f"resourcesPerNode={json.dumps(SMALL)}"]
-    with cli.start("submit", "program/train.py", *options, "--json") as sending:
-        try:
-            job.until(lambda seen: seen.get("status", {}).get("restarts") == 1, "it was restarted")
-            live = again_with_steps(cli, "train")
-            assert [(rank["rank"], rank["pod"]) for rank in live["ranks"]] == [(0, "train-0"), (1, "train-1")]
-            assert {rank["hostNode"] for rank in live["ranks"]} <= set(installation.cluster.nodes)
-            assert all(rank["samplesPerSecond"] > 0 for rank in live["ranks"])
-            jobs, log, explained, _ = cli.at_once(
-                ("top", "--json"),
-                ("logs", "train", "--rank", "1"),
-                ("explain", "train", "--json"),
-                ("report", "train", "-o", "live.html"),
-            )
-            states = {one["name"]: (one["state"], one["restarts"]) for one in json.loads(jobs)}
-            assert states["train"] == ("Running", 1)
-            assert all(line.startswith("[rank 1] ") for line in log.splitlines())
-            assert (log.count("hello from 1\n"), log.count("ValueError: bad sample 17\n")) == (2, 1)
-            first, *_, last = json.loads(explained)["findings"]
-            assert (first["weight"], "rank 1 (node 1): ValueError: bad sample 17" in first["what"]) == (
-                "fails",
-                True,
-            )
-            assert (last["weight"], "it runs again" in last["what"]) == ("fine", True)
-            installation.cluster.kubectl(
-                "exec", "train-0", "-n", cli.namespace, "-c", "trainer", "--", "touch", "/tmp/over"
-            )
-            output, errors = sending.communicate(timeout=200)
-        finally:
-            sending.kill()
+    with ExitStack() as stack:
+        sending = stack.enter_context(cli.start("submit", "program/train.py", *options, "--json"))
+        stack.callback(sending.kill)
+        job.until(lambda seen: seen.get("status", {}).get("restarts") == 1, "it was restarted")
+        live = again_with_steps(cli, "train")
+        assert [(rank["rank"], rank["pod"]) for rank in live["ranks"]] == [(0, "train-0"), (1, "train-1")]
+        assert {rank["hostNode"] for rank in live["ranks"]} <= set(installation.cluster.nodes)
+        assert all(rank["samplesPerSecond"] > 0 for rank in live["ranks"])
+        jobs, log, explained, _ = cli.at_once(
+            ("top", "--json"),
+            ("logs", "train", "--rank", "1"),
+            ("explain", "train", "--json"),
+            ("report", "train", "-o", "live.html"),
+        )
+        states = {one["name"]: (one["state"], one["restarts"]) for one in json.loads(jobs)}
+        assert states["train"] == ("Running", 1)
+        assert all(line.startswith("[rank 1] ") for line in log.splitlines())
+        assert (log.count("hello from 1\n"), log.count("ValueError: bad sample 17\n")) == (2, 1)
+        first, *_, last = json.loads(explained)["findings"]
+        assert (first["weight"], "rank 1 (node 1): ValueError: bad sample 17" in first["what"]) == (
+            "fails",
+            True,
+        )
+        assert (last["weight"], "it runs again" in last["what"]) == ("fine", True)
+        following = stack.enter_context(cli.start("logs", "train", "-f", "--rank", "1"))
+        stack.callback(following.kill)
+        installation.cluster.kubectl(
+            "exec", "train-0", "-n", cli.namespace, "-c", "trainer", "--", "touch", "/tmp/over"
+        )
+        output, errors = sending.communicate(timeout=200)
+        followed, _ = following.communicate(timeout=60)
     assert sending.returncode == 0, errors
     ending = json.loads(output)
     assert (ending["outcome"], ending["restarts"]) == ("Done", 1)
@@ -177,7 +180,7 @@ def test_a_script_is_sent_watched_through_a_restart_and_reported(
     for page in ("live.html", "out.html"):
         text = (cli.folder / page).read_text()
         assert (text.count("<svg"), "ValueError: bad sample 17" in text) == (6, True)
-    assert again == log
+    assert again == followed == log
     (code,) = (volume for volume in job.pods()[0]["spec"]["volumes"] if volume["name"] == "code")
     owner = installation.cluster.get("configmap", code["configMap"]["name"], namespace=cli.namespace)
     assert owner["metadata"]["ownerReferences"][0]["uid"] == job.get()["metadata"]["uid"]

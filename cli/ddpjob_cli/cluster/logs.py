@@ -86,12 +86,23 @@ def phase(pod: Body) -> str:
     return str((pod.get("status") or {}).get("phase") or "")
 
 
-def has_output(pod: Body) -> bool:
-    """Whether its trainer has started."""
+def trainer(pod: Body) -> Body | None:
+    """The state of its trainer: waiting, running or terminated; None where the kubelet has not said a word of it."""
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         if container["name"] == TRAINER_CONTAINER:
-            return not (container.get("state") or {}).get("waiting")
-    return False
+            return container.get("state") or {}
+    return None
+
+
+def has_output(pod: Body) -> bool:
+    """Whether its trainer has started."""
+    state = trainer(pod)
+    return state is not None and not state.get("waiting")
+
+
+def has_ended(pod: Body) -> bool:
+    """Whether its trainer has; a container beside it may go on, and the pod with that."""
+    return phase(pod) in {"Succeeded", "Failed"} or bool((trainer(pod) or {}).get("terminated"))
 
 
 def output(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
@@ -103,30 +114,38 @@ def output(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
 
 
 def grown(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
-    """One pod's lines as they come, until its container has ended; a connection that breaks is made again.
+    """One pod's lines as they come, until its trainer has ended; a connection that breaks is made again.
 
     Raises:
         CommandError: they may not be read.
     """
     meta = pod["metadata"]
     path = core_path(access.namespace, "pods", meta["name"], "/log")
-    newest = ""
+    newest, given = "", 0
+    """The stamp of the line given last, and how many in a row had it: a runtime stamps what it reads at once alike."""
 
     def fresh() -> Iterator[str]:
-        nonlocal newest
+        nonlocal newest, given
         query = {"container": TRAINER_CONTAINER, "follow": "true", "timestamps": "true"}
         query |= {"sinceTime": newest} if newest else {}
+        begin, known = newest, given
         for text in access.lines(path, f"the log of pod {meta['name']}", **query):
             stamp, _, rest = text.partition(" ")
-            if stamp > newest:  # the server counts from whole seconds
-                newest = stamp
-                yield rest
+            if begin:  # the server begins with the whole second
+                if stamp < begin:
+                    continue
+                if stamp == begin and known:
+                    known -= 1
+                    continue
+                begin = ""  # a clock may have been set back: what comes now is new, whatever its stamp
+            newest, given = (stamp, given + 1) if stamp == newest else (stamp, 1)
+            yield rest
 
     while True:
         try:
             yield from read(fresh(), node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
             now = access.get(core_path(access.namespace, "pods", meta["name"]), f"pod {meta['name']}")
-            if now["metadata"]["uid"] != meta["uid"] or phase(now) in {"Succeeded", "Failed"}:
+            if now["metadata"]["uid"] != meta["uid"] or has_ended(now):
                 return
         except NotThere:
             return  # its successor, if there is one, is found by the next look

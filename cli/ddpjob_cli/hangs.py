@@ -39,7 +39,8 @@ class Hang:
         if self.verdict is not None:
             yield f"generation {self.generation}, {self.at}: {words.blame(self.verdict)}"
         else:
-            yield f"generation {self.generation}, {self.at}: the verdict is not known, node 0 has lost it"
+            unknown = "the verdict is not known: node 0 has not given one, or its log cannot be read"
+            yield f"generation {self.generation}, {self.at}: {unknown}"
         for rank in self.ranks:
             yield ""
             yield f"rank {rank.view.rank} (node {rank.node}): {standing(rank)}"

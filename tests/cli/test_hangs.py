@@ -2,19 +2,17 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.api_server import ApiServer, listed
+from tests.cli.jobs import inside
 
 from ddpjob_api.codec import render
 from ddpjob_api.conditions import Reason
 from ddpjob_api.postmortem import LOG_MARK, PostMortem, RankKept, pack
 from ddpjob_api.report import Failure, RankView
-from ddpjob_cli import main as entry
 from ddpjob_cli.hangs import put_together
 from ddpjob_trainer.launcher.postmortems import PostMortems
 
@@ -39,25 +37,6 @@ def kept(rank: int, **view: Any) -> RankKept:
         page={"step": 7.0},
         stacks=f'Current thread 0x1:\n  File "train.py", line 20 in rank_{rank}\n',
     )
-
-
-Explain = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def explain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Explain:
-    """`ddpjob explain … --stacks` in this process: exit code, standard output and error."""
-
-    def run(*arguments: str, cwd: Path) -> tuple[int, str, str]:
-        monkeypatch.chdir(cwd)
-        monkeypatch.setattr(sys, "argv", ["ddpjob", "explain", *arguments, "--stacks"])
-        with pytest.raises(SystemExit) as way_out:
-            entry.main()
-        code = way_out.value.code
-        assert code is None or isinstance(code, int)
-        return code or 0, *capsys.readouterr()
-
-    return run
 
 
 CULPRIT = kept(2, step=6, phase="data", stopped=True, place="train.py:20 in load")
@@ -92,7 +71,9 @@ def test_parts_of_all_nodes_make_one_hang_the_culprit_first() -> None:
 def test_without_a_verdict_the_ranks_are_shown_all_the_same() -> None:
     hang = put_together([PostMortem(generation=4, at=AT, ranks=(kept(1), kept(0)))])
     assert hang is not None
-    assert "the verdict is not known" in next(hang.lines())
+    assert next(hang.lines()) == (
+        f"generation 4, {AT}: the verdict is not known: node 0 has not given one, or its log cannot be read"
+    )
     assert [rank.view.rank for rank in hang.ranks] == [0, 1]
 
 
@@ -117,27 +98,27 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["saves", "bare"])
-def test_the_stacks_of_a_local_run(folder: Path, name: str, explain: Explain) -> None:
-    code, out, err = explain(name, "--json", cwd=folder)
-    assert code == 0, err
-    found = json.loads(out)
+def test_the_stacks_of_a_local_run(folder: Path, name: str) -> None:
+    result = inside("explain", name, "--stacks", "--json", cwd=folder)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
     assert (found["name"], found["generation"], found["verdict"]) == (name, 4, render(VERDICT))
     assert [(rank["rank"], rank["node"]) for rank in found["ranks"]] == [(2, 1), (1, 0), (0, 0), (3, 1)]
     assert found["ranks"][0]["stacks"] == CULPRIT.stacks
     assert found["ranks"][0]["page"] == {"step": 7.0}
-    _, text, _ = explain(name, cwd=folder)
+    assert found["notSeen"] == []
+    text = inside("explain", name, "--stacks", cwd=folder).stdout
     assert text.startswith("generation 4, ") and "line 20 in rank_3" in text
+    assert "not seen" not in text
 
 
-def test_no_hang_is_a_sentence(folder: Path, explain: Explain) -> None:
-    code, _, err = explain("sound", cwd=folder)
-    assert code == 2
-    assert "sound: no hang is known. Stacks are kept when" in err
+def test_no_hang_is_a_sentence(folder: Path) -> None:
+    result = inside("explain", "sound", "--stacks", cwd=folder)
+    assert result.returncode == 2
+    assert "sound: no hang is known. Stacks are kept when" in result.stderr
 
 
-def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(
-    tmp_path: Path, explain: Explain
-) -> None:
+def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(tmp_path: Path) -> None:
     def pod(index: int) -> dict[str, Any]:
         labels = {"ddpjob.dev/index": str(index), "ddpjob.dev/incarnation": "0"}
         state = {"name": "trainer", "state": {"terminated": {"exitCode": 88}}}
@@ -151,23 +132,39 @@ def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(
         return 200, f"[rank 0] step 7\n[ddpjob] {LOG_MARK}broken\n{packed}[ddpjob] failed\n"
 
     base = "/api/v1/namespaces/team/pods"
-    since = "&sinceTime=2026-01-01T00:05:00Z"
-    job = {"metadata": {"name": "train"}, "status": {"lastFailure": render(VERDICT)}}
+    # The verdict comes when all ranks have ended, for which they have ten minutes here.
+    since = "&sinceTime=2025-12-31T23:55:00Z"
+    spec = {"script": {"args": ["train.py"]}, "recovery": {"gracePeriodSeconds": 600}}
+    job = {"metadata": {"name": "train"}, "spec": spec, "status": {"lastFailure": render(VERDICT)}}
     with ApiServer() as api:
+        asked = ("explain", "train", "--stacks", "--kubeconfig", api.kubeconfig(tmp_path))
+        first, second = (f"GET {base}/train-{index}/log?container=trainer{since}" for index in (0, 1))
         api.answers = {
             "GET /apis/ddpjob.dev/v1alpha1/namespaces/team/ddpjobs/train": (200, job),
             f"GET {base}?labelSelector=ddpjob.dev/name=train&limit=500": listed(pod(0), pod(1)),
-            f"GET {base}/train-0/log?container=trainer{since}": log(
+            first: log(
                 PostMortem(generation=4, at=AT, ranks=(kept(0), kept(1))),
                 PostMortem(generation=4, at=AT, verdict=VERDICT),
             ),
+            second: log(PostMortem(generation=4, at=AT, ranks=(CULPRIT, kept(3)))),
         }
-        api.refuse(f"GET {base}/train-1/log?container=trainer{since}", 404, "gone")
-        config = api.kubeconfig(tmp_path)
-        code, out, err = explain("train", "--kubeconfig", config, cwd=tmp_path)
-        assert code == 0, err
-        assert "rank 1 (node 0): step 7, in backward for 45 s, collective 14" in out
-        api.refuse(f"GET {base}/train-0/log?container=trainer{since}", 403, "no pods/log for you")
-        code, _, err = explain("train", "--kubeconfig", config, cwd=tmp_path)
-    assert code == 77
-    assert "no pods/log for you" in err
+        whole = json.loads(inside(*asked, "--json").stdout)
+        assert [rank["rank"] for rank in whole["ranks"]] == [2, 1, 0, 3]
+        assert whole["notSeen"] == []
+        api.refuse(second, 404, "gone")
+        result = inside(*asked)
+        assert result.returncode == 0, result.stderr
+        assert "rank 1 (node 0): step 7, in backward for 45 s, collective 14" in result.stdout
+        assert result.stdout.endswith("\nnot seen: the log of pod train-1: not found (gone)\n")
+        (gap,) = json.loads(inside(*asked, "--json").stdout)["notSeen"]
+        assert gap == "the log of pod train-1: not found (gone)"
+        api.answers[first] = (200, "[rank 0] step 7\n")
+        result = inside(*asked)
+        assert result.returncode == 2
+        assert (
+            "train: no hang is known in what can be read (not seen: the log of pod train-1" in result.stderr
+        )
+        api.refuse(first, 403, "no pods/log for you")
+        result = inside(*asked)
+    assert result.returncode == 77
+    assert "no pods/log for you" in result.stderr

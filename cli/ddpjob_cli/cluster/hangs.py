@@ -12,17 +12,17 @@ from ddpjob_api.names import TRAINER_CONTAINER
 from ddpjob_api.postmortem import LOG_MARK, PostMortem, unpack
 from ddpjob_cli.cluster.access import Access, Body, core_path
 from ddpjob_cli.cluster.logs import has_output
-from ddpjob_cli.cluster.observe import job_of, pods_of
+from ddpjob_cli.cluster.observe import job_of, pods_of, spec_of
 from ddpjob_cli.errors import CommandError
 from ddpjob_cli.lines import OWN
 
 AT_ONCE = 16
 BEFORE = timedelta(minutes=5)
-"""Stacks are taken at most so long before the verdict."""
+"""Stacks are taken at most so long before the verdict, beside the time that ranks are given to end in between."""
 
 
-def collect(access: Access, name: str) -> list[PostMortem]:
-    """All parts that can be had.
+def collect(access: Access, name: str) -> tuple[list[PostMortem], list[str]]:
+    """All parts that can be had, and what could not be read.
 
     Raises:
         CommandError: the job cannot be read, or no log of it.
@@ -41,17 +41,19 @@ def collect(access: Access, name: str) -> list[PostMortem]:
     errors = [answer for answer in answers if isinstance(answer, CommandError)]
     if errors and len(errors) == len(answers):
         raise errors[0]
-    return [part for answer in answers if not isinstance(answer, CommandError) for part in answer]
+    parts = [part for answer in answers if not isinstance(answer, CommandError) for part in answer]
+    return parts, [str(error) for error in errors]
 
 
 def asked_since(job: Body) -> datetime | None:
     """From when on logs are read: a log may be long. None: all of it."""
     failure = (job.get("status") or {}).get("lastFailure") or {}
-    if failure.get("reason") != Reason.NO_PROGRESS:
+    spec = spec_of(job)
+    if failure.get("reason") != Reason.NO_PROGRESS or spec is None:
         return None
     try:
-        return datetime.fromisoformat(failure.get("at") or "") - BEFORE
-    except ValueError:
+        return datetime.fromisoformat(failure.get("at") or "") - spec.recovery.grace_period - BEFORE
+    except (ValueError, OverflowError):
         return None
 
 

@@ -1,18 +1,15 @@
 """The tables of docs/observability.md: alerts from the chart's rules, panels from the dashboards."""
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import yaml
+from docs.generating.alerts import alerts
 from docs.generating.dashboards import as_json, fleet, job, panels
 from docs.generating.markdown import filled, table
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "observability.md"
-ALERTS = ROOT / "charts" / "ddpjob" / "files" / "alerts.yaml"
 
 
 def observability_page() -> str:
@@ -22,12 +19,6 @@ def observability_page() -> str:
         fleet=panels_table(fleet.dashboard()),
         job=panels_table(job.dashboard()),
     )
-
-
-def alerts() -> Iterator[Mapping[str, Any]]:
-    """The rules of all groups."""
-    for group in yaml.safe_load(ALERTS.read_text())["groups"]:
-        yield from group["rules"]
 
 
 def alerts_table() -> str:

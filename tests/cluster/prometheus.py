@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from docs.generating.alerts import RULES
 from tests.cluster.harness.errors import TimedOut
-from tests.docs.expressions import RULES
 from tests.operator.charts import MONITORING, ROOT, rendered
 
 Series = dict[tuple[tuple[str, str], ...], float]

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.generating.alerts import alerts
 from tests.cli.jobs import COMMAND
 from tests.cluster.installation import NAMESPACE, Installation
 from tests.cluster.jobs import Job, example, submit
 from tests.cluster.prometheus import Prometheus, Series, firing
-from tests.docs.expressions import alerts, queries
+from tests.docs.expressions import queries
 
 from ddpjob_api.metrics import METRICS, MetricKind
 

@@ -1,25 +1,15 @@
-"""The expressions of alerts and dashboards, as the chart ships them."""
+"""The expressions of the chart's dashboards, and what expressions name; those of alerts are in `docs.generating.alerts`."""
 
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 FILES = Path(__file__).parents[2] / "charts" / "ddpjob" / "files"
-RULES = FILES / "alerts.yaml"
 METRIC = re.compile(r"\bddpjob_(?:trainer|operator)_\w+")
 MATCHERS = re.compile(r"\{([^{}]*)\}")
 GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right) ?\(([^()]*)\)")
-
-
-def alerts() -> Iterator[dict[str, Any]]:
-    """The rules of all groups."""
-    for group in yaml.safe_load(RULES.read_text())["groups"]:
-        yield from group["rules"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.docs.expressions import RULES, alerts
+from docs.generating.alerts import RULES, alerts
 
 ALERTS = {rule["alert"]: rule for rule in alerts()}
 JOB = 'namespace="ml",ddpjob_dev_name="digits"'

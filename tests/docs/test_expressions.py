@@ -4,8 +4,9 @@ import json
 import re
 
 import pytest
+from docs.generating.alerts import alerts
 from prometheus_client.metrics import MetricWrapperBase
-from tests.docs.expressions import FILES, Query, alerts, labels_of, metrics_of, queries
+from tests.docs.expressions import FILES, Query, labels_of, metrics_of, queries
 
 from ddpjob_api.metrics import METRICS, MetricKind
 from ddpjob_operator.health import Metrics

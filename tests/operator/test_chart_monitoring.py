@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from tests.docs.expressions import alerts
+from docs.generating.alerts import alerts
 from tests.operator.charts import CHART, MONITORING, ROOT, helm, kinds, rendered, template
 
 from ddpjob_api.codec import parse_spec

@@ -265,6 +265,4 @@ def share(value: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+    return UNKNOWN if value is None else words.milliseconds(value)

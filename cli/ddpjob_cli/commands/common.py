@@ -5,7 +5,6 @@ needs it.
 """
 
 import functools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
+from ddpjob_api.rules import rule, valid_name
 from ddpjob_cli.errors import CommandError, Unusable
 from ddpjob_cli.local.look import LocalRun, every, find
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Access, Target
 
 F = TypeVar("F", bound=Callable[..., Any])
-NAME = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
-"""Of a DDPJob, as the resource definition has it."""
 FILE_WIDTH = 400
 """Columns where there is no terminal to end them."""
 LOOK_EXIT_CODES = """\b
@@ -93,8 +91,8 @@ def chosen(name: str | None, directory: Path | None, target: "Target") -> "Local
         run = find(name, directory)
         if run is not None:
             return run
-    if name is not None and not NAME.fullmatch(name):
-        raise Unusable(f"{name!r} is no name of a job: lower-case letters, digits and dashes, a letter first")
+    if name is not None and not valid_name(name):
+        raise Unusable(f"{name!r} is no name of a job: it {rule('name').sentence}")
     try:
         return Access(target)
     except NoCluster as error:

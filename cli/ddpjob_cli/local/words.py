@@ -144,6 +144,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def milliseconds(seconds: float) -> str:
+    """`12 ms`, `3.4 s`."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
 def uses(time: Times) -> str:
     """`useful 8 min 3 s, start 12 s, repeated 2 s`: what the time went to, without what took none."""
     return ", ".join(f"{use.value} {duration(seconds)}" for use in Use if (seconds := time.of(use)) >= 0.5)

@@ -11,7 +11,8 @@ from ddpjob_api.codec import parse_spec
 from ddpjob_api.conditions import Reason
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, InEffect, Override
-from ddpjob_cli.explain.findings import Weight, findings
+from ddpjob_cli.explain.finding import Weight
+from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
 from ddpjob_cli.ranks import Pace, Rank
 

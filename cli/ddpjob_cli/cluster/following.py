@@ -13,7 +13,8 @@ from ddpjob_api.report import JobReport, Progress, RunState
 from ddpjob_cli.cluster.access import PATIENCE_SECONDS, Access, Body, NotThere, jobs_path
 from ddpjob_cli.cluster.observe import observation, observe
 from ddpjob_cli.errors import KILLED, CommandError, Unreachable
-from ddpjob_cli.explain.findings import Weight, findings
+from ddpjob_cli.explain.finding import Weight
+from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import Observation
 from ddpjob_cli.local import words
 from ddpjob_cli.local.view import View

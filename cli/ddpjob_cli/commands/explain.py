@@ -23,7 +23,7 @@ from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Target
-    from ddpjob_cli.explain.findings import Finding
+    from ddpjob_cli.explain.finding import Finding
     from ddpjob_cli.explain.observation import Observation
 
 STYLES = {"stops": "bold red", "fails": "red", "slows": "yellow", "note": "cyan", "fine": "green"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ddpjob_api.history import History
 from ddpjob_api.report import Failure
-from ddpjob_cli.explain.findings import Finding
+from ddpjob_cli.explain.finding import Finding
 from ddpjob_cli.explain.observation import Observation
 
 

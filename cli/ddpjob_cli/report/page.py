@@ -12,7 +12,7 @@ from ddpjob_api.codec import render
 from ddpjob_api.metrics import PHASES
 from ddpjob_api.report import Failure, InEffect
 from ddpjob_cli import table
-from ddpjob_cli.explain.findings import Finding
+from ddpjob_cli.explain.finding import Finding
 from ddpjob_cli.local import words
 from ddpjob_cli.report import figures, series
 from ddpjob_cli.report.data import ReportData

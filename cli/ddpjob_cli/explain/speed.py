@@ -1,0 +1,109 @@
+"""What makes a job slow while it runs: the metrics of its ranks against each other and against thresholds.
+
+Why apart: the only findings that follow from numbers. Must not: ask anybody, read the clock, or print.
+"""
+
+from collections.abc import Iterator
+
+from ddpjob_api.conditions import Condition
+from ddpjob_api.efficiency import ADVICE
+from ddpjob_cli import ranks
+from ddpjob_cli.explain.finding import Finding, Weight
+from ddpjob_cli.explain.observation import Observation
+from ddpjob_cli.local import words
+
+DATA_SHARE, EXPOSED_SHARE, SAVING_SHARE = 0.2, 0.25, 0.15
+"""From which part of the wall time on waiting for data, for gradients, and saving or evaluating is worth a word."""
+STALLED_STEPS, STALLED_SECONDS = 10, 60.0
+"""No step for so many usual steps, and at least so long: something is stuck."""
+
+
+def speed(seen: Observation) -> Iterator[Finding]:
+    """What makes it slow, while it runs."""
+    if seen.finished or not seen.ranks:
+        return
+    yield from stalled(seen)
+    slow = ranks.straggler(seen.ranks)
+    told = seen.efficiency if seen.efficiency and seen.efficiency.slowest_rank is not None else None
+    if told is not None:
+        yield Finding(
+            weight=Weight.SLOWS,
+            what=f"rank {told.slowest_rank} makes the others wait, in {told.slowest_rank_cause}",
+            where=f"on {told.slowest_node}" if told.slowest_node else "",
+            do=f"{told.advice()}; ddpjob top {seen.name} shows where its time goes",
+        )
+    elif slow is not None:
+        rank, phase, seconds, usual = slow
+        yield Finding(
+            weight=Weight.SLOWS,
+            what=f"rank {rank.rank} is the slowest: {phase} {words.milliseconds(seconds)} a step, "
+            f"the others {words.milliseconds(usual)}",
+            where=at(rank.pod, rank.host),
+            do=ADVICE[phase],
+        )
+    shares: tuple[tuple[str, float, str], ...] = (
+        (
+            "data_wait",
+            DATA_SHARE,
+            "ranks wait for data: more DataLoader workers, pin_memory, a faster volume, or data on the node",
+        ),
+        (
+            "checkpoint",
+            SAVING_SHARE,
+            "saving takes long: checkpoint.everySteps less often, or a faster volume",
+        ),
+        ("evaluation", SAVING_SHARE, "evaluation takes long: less often, or on fewer samples"),
+    )
+    paces = [rank.usual for rank in seen.ranks if rank.usual is not None]
+    for phase, limit, do in shares:
+        values = [value for pace in paces if (value := pace.share(phase)) is not None]
+        if values and ranks.median(values) >= limit:
+            doing = "waiting for data" if phase == "data_wait" else phase
+            what = f"{doing} takes {100 * ranks.median(values):.0f} % of the time on the median rank"
+            yield Finding(weight=Weight.SLOWS, what=what, where="all ranks", do=do)
+    exposed = [value for pace in paces if (value := pace.exposed) is not None]
+    if exposed and ranks.median(exposed) >= EXPOSED_SHARE and slow is None and told is None:
+        yield Finding(
+            weight=Weight.SLOWS,
+            what=f"waiting for gradients takes {100 * ranks.median(exposed):.0f} % of the time on the median rank",
+            where="all ranks",
+            do=f"ddpjob tune measures ddp.bucketCapMB and gradientAsBucketView; ddp.gradientAccumulationSteps "
+            f"exchanges them less often{on_gpu(seen)}",
+        )
+
+
+def on_gpu(seen: Observation) -> str:
+    gloo = seen.ddp is not None and seen.ddp.backend == "gloo"
+    gpu = seen.spec is not None and any("gpu" in name for name in seen.spec.resources_per_node.limits)
+    return "; backend Gloo on GPUs copies through the host: use NCCL" if gloo and gpu else ""
+
+
+def stalled(seen: Observation) -> Iterator[Finding]:
+    """No step for long."""
+    ages = [(seen.now - rank.last_step_at, rank) for rank in seen.ranks if rank.last_step_at]
+    steps = [step for rank in seen.ranks if rank.usual and (step := rank.usual.step_seconds)]
+    if not ages or not steps or not seen.is_true(Condition.RUNNING):
+        return
+    age, _ = min(ages, key=lambda pair: pair[0])
+    usual = ranks.median(steps)
+    if age < max(STALLED_SECONDS, STALLED_STEPS * usual):
+        return
+    phases: dict[str, list[int]] = {}
+    for rank in seen.ranks:
+        phases.setdefault(rank.phase, []).append(rank.rank)
+    odd = min(phases.items(), key=lambda pair: len(pair[1]))
+    behind = min(seen.ranks, key=lambda rank: rank.step)
+    name, members = odd if len(phases) > 1 else (behind.phase, [behind.rank])
+    who = f"rank{'s' if len(members) > 1 else ''} {words.listed(members[:8])}"
+    yield Finding(
+        weight=Weight.STOPS,
+        what=f"no step for {words.duration(age)}, usually {words.milliseconds(usual)}; {who} in {name}"
+        + (", the others elsewhere" if len(phases) > 1 else ""),
+        where=at(behind.pod, behind.host),
+        do="a collective that not all ranks reach is the usual cause: look at the log of the odd rank; ddp.timeoutSeconds "
+        "ends the wait",
+    )
+
+
+def at(pod: str, host: str) -> str:
+    return f"pod {pod} on {host}" if host else pod

@@ -180,6 +180,17 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "resourcesPerNode.limits.memory (now 2Gi)",
     ),
     (
+        "a pod was lost, and training goes on",
+        replace(
+            RUNNING,
+            disruptions=1,
+            last_failure=Failure(reason=Reason.NODE_LOST, rank=1, node=1, message="its node w2 is NotReady"),
+        ),
+        Weight.FAILS,
+        "last failure: rank 1 (node 1): its node w2 is NotReady",
+        "the node went away",
+    ),
+    (
         "one rank waits for its data",
         replace(RUNNING, ranks=tuple(rank(n, data_wait=1.0 if n == 2 else 0.1, forward=0.6, backward_compute=0.4, comm_exposed=0.0 if n == 2 else 0.9) for n in range(4))),
         Weight.SLOWS,
@@ -259,6 +270,8 @@ def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what:
     found = findings(seen)
     assert (found[0].weight, what in found[0].what, do in found[0].do) == (weight, True, True), found[0]
     assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
+    smooth = any("nothing is in its way" in finding.what for finding in found)
+    assert not smooth or weight is Weight.FINE, found
 
 
 def test_what_is_only_worth_knowing_comes_after_the_cause() -> None:

@@ -133,6 +133,6 @@ def well(seen: Observation) -> Finding:
     facts += [f"ETA {words.duration(seen.eta_seconds)}"] if seen.eta_seconds else []
     detail = f": {', '.join(facts)}" if facts else ""
     if seen.is_true(Condition.RUNNING):
-        how = "it runs again" if seen.restarts else "it runs, and nothing is in its way"
+        how = "it runs again" if seen.restarts or seen.disruptions else "it runs, and nothing is in its way"
         return Finding(weight=Weight.FINE, what=f"{how}{detail}")
     return Finding(weight=Weight.FINE, what=f"nothing is wrong so far; {seen.state or 'Starting'}{detail}")

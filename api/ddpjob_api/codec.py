@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, TypeVar, cast
 
 from ddpjob_api.fields import Json, Limits, is_duration, json_name, limits_of
-from ddpjob_api.spec import API_VERSION, KIND, DDPJob, Metadata, Spec
+from ddpjob_api.spec import API_VERSION, KIND, QUANTITY_MAX_LENGTH, QUANTITY_PATTERN, DDPJob, Metadata, Spec
 
 T = TypeVar("T")
 Path = tuple[str | int, ...]
@@ -301,14 +301,23 @@ def decode_map(hint: Any, given: object, path: Path, limits: Limits, problems: l
         lambda message: problems.append(Problem(path=path, message=message)),
     )
     if hint == Mapping[str, str]:
-        # Kubernetes quantities may be bare numbers in YAML; kubectl and the API server take both.
         for key, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-                problems.append(
-                    Problem(path=(*path, key), message=f"expected a quantity, found {kind_of(value)}")
-                )
+            wrong = no_quantity(value)
+            if wrong is not None:
+                problems.append(Problem(path=(*path, str(key)), message=wrong))
         return {str(key): str(value) for key, value in given.items()}
     return dict(given)
+
+
+def no_quantity(value: object) -> str | None:
+    """What is wrong with an amount of a resource; whole numbers need no quotes, as for the API server."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        quotes = "; put it in quotes" if isinstance(value, float) else ""
+        return f"expected a quantity, found {kind_of(value)}{quotes}"
+    text = str(value)
+    if len(text) > QUANTITY_MAX_LENGTH or re.fullmatch(QUANTITY_PATTERN, text) is None:
+        return f"{show(text)} is no quantity; like 4, 500m, 16Gi"
+    return None
 
 
 def unknown_fields(

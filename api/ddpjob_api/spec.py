@@ -21,6 +21,10 @@ NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 NAME_MAX_LENGTH = 40
 """Room for `-<index>-r<incarnation>` (up to 4 + 6 digits) within the 63 characters of a host name (RFC 1035)."""
 
+QUANTITY_PATTERN = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+"""An amount of a resource, by the grammar of Kubernetes' `resource.Quantity`."""
+QUANTITY_MAX_LENGTH = 64
+
 
 class Backend(StrEnum):
     """Who carries the collectives (`spec.ddp.backend`; Hugging Face: `ddp_backend`)."""

@@ -47,6 +47,11 @@ def problems(doc: object) -> list[str]:
         ({"script": {"args": "train.py"}}, "spec.script.args: expected a list, found a string ('train.py')"),
         ({"task": {"entrypoint": "train.py", "globalBatchSize": 8}}, r"spec.task.entrypoint: 'train.py' does not match"),
         ({"resourcesPerNode": {"limits": {"cpu": True}}}, "spec.resourcesPerNode.limits.cpu: expected a quantity, found a boolean (True)"),
+        ({"resourcesPerNode": {"limits": {"cpu": "lots"}}}, "spec.resourcesPerNode.limits.cpu: 'lots' is no quantity; like 4, 500m, 16Gi"),
+        ({"resourcesPerNode": {"requests": {"memory": "16GB"}}}, "spec.resourcesPerNode.requests.memory: '16GB' is no quantity"),
+        ({"resourcesPerNode": {"limits": {"cpu": "4\n"}}}, "spec.resourcesPerNode.limits.cpu: '4\\n' is no quantity"),
+        ({"resourcesPerNode": {"limits": {"cpu": "1" * 65}}}, "spec.resourcesPerNode.limits.cpu: '111"),
+        ({"resourcesPerNode": {"limits": {"cpu": 0.5}}}, "spec.resourcesPerNode.limits.cpu: expected a quantity, found a number (0.5); put it in quotes"),
         ({"env": [{"name": "A=B", "value": "3"}]}, "spec.env[0].name: 'A=B' does not match"),
         ({"command": ["echo", "a\0b"]}, r"spec.command[1]: 'a\x00b' has a character (NUL, or half of a surrogate pair)"),
         ({"script": {"args": ["a.py", "\ud800"]}}, r"spec.script.args[1]: '\ud800' has a character"),
@@ -87,6 +92,21 @@ def test_a_job_without_a_name_is_told_so() -> None:
 def test_quantities_may_be_numbers() -> None:
     job = parse(document(resourcesPerNode={"limits": {"nvidia.com/gpu": 8, "memory": "4Gi"}}))
     assert job.spec.resources_per_node.limits == {"nvidia.com/gpu": "8", "memory": "4Gi"}
+
+
+@pytest.mark.parametrize(
+    "quantity", ["4", "0.5", ".5", "4.", "+1", "-1", "500m", "100n", "2k", "3E", "16Gi", "1.5Ti", "12e6", "1E-3", "5e+2"]
+)  # fmt: skip
+def test_every_form_of_a_quantity_is_taken(quantity: str) -> None:
+    spec = parse(document(resourcesPerNode={"limits": {"cpu": quantity}})).spec
+    assert spec.resources_per_node.limits == {"cpu": quantity}
+
+
+@pytest.mark.parametrize(
+    "word", ["", ".", "-", "Gi", "4 Gi", "4gi", "4KI", "4Ki2", "1e", "1e1.5", "0x10", "1_000", "٤"]
+)
+def test_what_the_grammar_of_quantities_has_not_is_none(word: str) -> None:
+    assert "is no quantity" in problems(document(resourcesPerNode={"limits": {"cpu": word}}))[0]
 
 
 def test_an_absent_setting_is_none_and_not_a_default() -> None:

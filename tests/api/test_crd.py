@@ -17,7 +17,17 @@ from ddpjob_api.fields import is_duration
 from ddpjob_api.names import RESERVED_ENV, RESERVED_ENV_PREFIX
 from ddpjob_api.report import Failure, InEffect, Override
 from ddpjob_api.rules import RULES, message_of
-from ddpjob_api.spec import GROUP, KIND, NAME_MAX_LENGTH, NAME_PATTERN, PLURAL, VERSION, Spec
+from ddpjob_api.spec import (
+    GROUP,
+    KIND,
+    NAME_MAX_LENGTH,
+    NAME_PATTERN,
+    PLURAL,
+    QUANTITY_MAX_LENGTH,
+    QUANTITY_PATTERN,
+    VERSION,
+    Spec,
+)
 
 CRD = yaml.safe_load((Path(__file__).parents[2] / "crds" / "ddpjob.yaml").read_text())
 SCHEMA = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -175,6 +185,16 @@ def test_the_name_rule_is_the_one_of_the_types() -> None:
     rule = SCHEMA["x-kubernetes-validations"][0]["rule"]
     assert f"size() <= {NAME_MAX_LENGTH}" in rule
     assert f"matches('{NAME_PATTERN}')" in rule
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_a_quantity_is_what_the_types_take_for_one(kind: str) -> None:
+    amounts = SPEC["properties"]["resourcesPerNode"]["properties"][kind]["additionalProperties"]
+    assert (amounts["pattern"], amounts["maxLength"]) == (QUANTITY_PATTERN, QUANTITY_MAX_LENGTH)
+    assert (amounts["x-kubernetes-int-or-string"], amounts["anyOf"]) == (
+        True,
+        [{"type": "integer"}, {"type": "string"}],
+    )
 
 
 def test_every_list_and_string_is_bounded() -> None:

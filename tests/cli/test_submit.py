@@ -149,6 +149,7 @@ def test_a_name_that_cannot_be_is_asked_for() -> None:
         (["train.py", "--folder", "other", "--dry-run"], 2, "no such folder"),
         (["job.yaml", "--nodes", "2", "--dry-run"], 2, "--nodes is for a script; a resource takes --set"),
         (["train.py", "--set", "ddp.bucketCapMb=1", "--dry-run"], 86, "did you mean bucketCapMB?"),
+        (["train.py", "--cpu", "lots", "--dry-run"], 86, "'lots' is no quantity; like 4, 500m, 16Gi"),
         (["train.py", "--set", "ddp.bucketCapMB=0", "--dry-run"], 86, "train.py: not sent: 1 problem"),
         (["train.py", "--kubeconfig", "nothing"], 2, "no cluster to ask"),
     ],

@@ -76,13 +76,22 @@ def test_apply_refuses_in_the_words_of_lint(
         (job(**SCRIPT, ddp={"backend": "nccl"}), 'supported values: "Auto", "NCCL"'),
         (job(**SCRIPT, ddp={"bucketCapMb": 1}), 'unknown field "spec.ddp.bucketCapMb"'),
         (job(script={"args": []}), "spec.script.args"),
+        (job(**SCRIPT, resourcesPerNode={"limits": {"cpu": "lots"}}), "spec.resourcesPerNode.limits.cpu"),
+        (job(**SCRIPT, resourcesPerNode={"requests": {"cpu": 0.5}}), "spec.resourcesPerNode.requests.cpu"),
     ],
-    ids=["bound", "enum", "unknown-field", "empty-list"],
+    ids=["bound", "enum", "unknown-field", "empty-list", "no-quantity", "bare-fraction"],
 )
 def test_apply_refuses_what_the_schema_rules_out(
     cluster: Cluster, namespace: str, document: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(cluster, namespace, document)
+
+
+def test_apply_takes_quantities_with_and_without_quotes(cluster: Cluster, namespace: str) -> None:
+    limits = {"cpu": 2, "memory": "1.5Gi", "ephemeral-storage": "2e9", "example.com/fpga": "1"}
+    document = job(**SCRIPT, resourcesPerNode={"limits": limits, "requests": {"cpu": "500m"}})
+    assert parse(document).spec.resources_per_node.limits["cpu"] == "2"
+    cluster.kubectl("apply", "--dry-run=server", "-n", namespace, "-f", "-", input=json.dumps(document))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -174,9 +175,9 @@ def walk(folder: Path) -> Iterator[PurePosixPath]:
 def neighbours(script: Path, data: bytes) -> list[str]:
     """Modules beside the script that it imports by name."""
     try:
-        tree = ast.parse(data)
+        tree = parsed(data)
     except (SyntaxError, ValueError):
-        return []  # the program will say it better
+        return []  # `unreadable` says so
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -189,6 +190,28 @@ def neighbours(script: Path, data: bytes) -> list[str]:
         for name in names
         if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
     )
+
+
+def unreadable(script: Path, data: bytes) -> str | None:
+    """That this Python cannot read a script, as a sentence; the image's may be newer, so it is no refusal."""
+    try:
+        parsed(data)
+    except (SyntaxError, ValueError) as error:
+        line, why = (error.lineno, error.msg) if isinstance(error, SyntaxError) else (None, str(error))
+        place = f"{script}:{line}" if line else f"{script}"
+        return f"{place}: this Python cannot read it ({why}); sent all the same"
+    return None
+
+
+def parsed(data: bytes) -> ast.Module:
+    """A script as this Python reads it; of what it only warns of, the Python that runs it does too.
+
+    Raises:
+        SyntaxError, ValueError: it cannot be read.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(data)
 
 
 def read(path: Path) -> bytes:

@@ -123,6 +123,21 @@ def test_a_module_beside_the_script_is_not_forgotten(folder: Path) -> None:
         pack_script(folder / "train.py")
 
 
+@pytest.mark.parametrize("options", [[], ["--folder", "."]], ids=["script", "folder"])
+def test_a_script_that_this_python_cannot_read_is_sent_with_a_warning(
+    tmp_path: Path, options: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n\nx = = 1\n")
+    result = inside("submit", "train.py", *options, "--dry-run", cwd=tmp_path)
+    assert result.returncode == 0
+    assert result.stderr == "train.py:3: this Python cannot read it (invalid syntax); sent all the same\n"
+    code, _ = documents(result.stdout)
+    assert code["data"] == {"train.py": "import torch\n\nx = = 1\n"}
+    (tmp_path / "train.py").write_text('import re\n\nword = re.compile("\\w")\n')
+    result = inside("submit", "train.py", *options, "--dry-run", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, ""), "what Python only warns of is the program's matter"
+
+
 def test_what_does_not_fit_is_refused_with_the_largest_files(folder: Path) -> None:
     (folder / "big.txt").write_bytes(b"x" * 1_500_000)
     with pytest.raises(RefusedJob, match=r"the largest: big.txt \(1464 KiB\).*persistentVolumeClaim"):

@@ -136,7 +136,7 @@ def from_script(
     Raises:
         CommandError: it cannot be packed.
     """
-    from ddpjob_cli.packing import pack_folder, pack_script
+    from ddpjob_cli.packing import pack_folder, pack_script, unreadable
     from ddpjob_cli.submission import as_yaml, code_name, document_of, job_name
 
     if folder is None:
@@ -151,6 +151,9 @@ def from_script(
             raise Unusable(
                 f"{script}: not among the files of {folder} (is it there, hidden, or ignored by git?)"
             )
+    warning = unreadable(script, pack.files[entry])
+    if warning is not None:
+        click.echo(warning, err=True)
     called = name or job_name(script.stem)
     value = document_of(called, [entry, *arguments], pack, shape)
     ((node, plain),) = load(as_yaml([value]), str(script))

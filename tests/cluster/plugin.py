@@ -9,7 +9,6 @@ Kubernetes and the images, which must not count against some test's time limit.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -17,14 +16,13 @@ import pytest
 from tests.cluster.harness import CannotRun, Cluster, HarnessError, Process, progress
 from tests.cluster.harness.cluster import session as this_session
 from tests.cluster.harness.images import TARGETS
-from tests.cluster.harness.packages import PROGRAMS
 from tests.cluster.harness.provider import choose
 from tests.cluster.installation import Installation
 from tests.cluster.prometheus import Prometheus, running
+from tests.lacking import in_ci, lacking, program
 
 STARTED = pytest.StashKey[tuple[Cluster, Process]]()
 FAILED = pytest.StashKey[HarnessError]()
-IN_CI = os.environ.get("CI") == "true"
 
 
 @pytest.fixture(scope="session")
@@ -32,9 +30,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     """The cluster; started if it was not up, and then taken down at the end (or kept: DDPJOB_CLUSTER_KEEP=1)."""
     failure = request.config.stash.get(FAILED, None)
     if isinstance(failure, CannotRun):
-        if IN_CI:
-            pytest.fail(str(failure), pytrace=False)
-        pytest.skip(str(failure))
+        lacking(str(failure))
     if failure:
         raise failure
     return request.config.stash[STARTED][0]
@@ -74,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     except CannotRun as reason:
-        if IN_CI:
+        if in_ci():
             raise
         pytest.skip(str(reason))
 
@@ -103,6 +99,6 @@ def installation(cluster: Cluster) -> Iterator[Installation]:
 @pytest.fixture(scope="session")
 def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A real Prometheus that scrapes the jobs' pods."""
-    binary = shutil.which("prometheus") or PROGRAMS["prometheus"]
+    binary = program("prometheus", "Debian's package of that name")
     with running(binary, tmp_path_factory.mktemp("prometheus")) as one:
         yield one

@@ -1,6 +1,5 @@
 """Each alert fires when its series say so, for as long as they do, and not on healthy ones: by Prometheus' own promtool."""
 
-import shutil
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from docs.generating.alerts import RULES, alerts
+from tests.lacking import program
 
 ALERTS = {rule["alert"]: rule for rule in alerts()}
 JOB = 'namespace="ml",ddpjob_dev_name="digits"'
@@ -150,9 +150,7 @@ def group(series: dict[str, str], tests: list[dict[str, Any]]) -> dict[str, Any]
 
 def promtool(*words: str) -> str:
     """What it says; the test fails where it finds fault."""
-    binary = shutil.which("promtool")
-    if binary is None:
-        pytest.skip("promtool is not installed (Debian's package prometheus)")
+    binary = program("promtool", "Debian's package prometheus, which the cluster of `make test` brings")
     result = subprocess.run([binary, *words], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -170,6 +168,16 @@ def tried(folder: Path, *groups: dict[str, Any]) -> None:
 
 def test_prometheus_reads_the_rules() -> None:
     assert f"{len(ALERTS)} rules found" in promtool("check", "rules", str(RULES))
+
+
+@pytest.mark.parametrize(("ci", "ends"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_without_promtool_nothing_is_tried_and_ci_fails(
+    ci: str, ends: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ends, match="promtool is not installed"):
+        promtool("--version")
 
 
 def test_each_alert_fires_on_what_it_is_for(tmp_path: Path) -> None:

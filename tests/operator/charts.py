@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+from tests.cluster.harness.binaries import KUBERNETES
+from tests.lacking import lacking
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "ddpjob"
@@ -19,11 +20,10 @@ MONITORING = tuple(
 
 
 def helm(*words: str) -> "subprocess.CompletedProcess[str]":
-    binary = shutil.which("helm") or next(
-        (str(path) for path in (Path.home() / ".cache" / "ddpjob" / "bin").glob("*/helm")), None
+    built = KUBERNETES.folder() / "helm"
+    binary = shutil.which("helm") or (
+        built if built.exists() else lacking("helm is not installed (the cluster of `make test` brings one)")
     )
-    if binary is None:
-        pytest.skip("helm is not installed")
     return subprocess.run([binary, *words], check=False, capture_output=True, text=True)
 
 

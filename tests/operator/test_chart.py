@@ -2,12 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
-from tests.operator.charts import CHART, ROOT, rendered
+from tests.operator.charts import CHART, ROOT, helm, rendered
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -47,6 +48,17 @@ def test_every_value_is_in_the_schema_has_a_comment_and_is_used() -> None:
             assert re.search(rf"# -- .*\n( *# .*\n)* *{name}:", text), f"{here} has no comment"
 
     walk(VALUES, SCHEMA, "")
+
+
+@pytest.mark.parametrize(("ci", "ends"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_without_helm_nothing_is_rendered_and_ci_fails(
+    ci: str, ends: type[BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    for place in ("PATH", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(place, str(tmp_path))
+    with pytest.raises(ends, match="helm is not installed"):
+        helm("version")
 
 
 def test_the_versions_agree() -> None:

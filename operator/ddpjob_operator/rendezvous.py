@@ -35,14 +35,19 @@ def deadline(
 ) -> datetime | None:
     """The moment at which the launchers must have met; None while that is no question.
 
-    It begins when the last pod was scheduled, or, in a job that ran before, when its ranks were last together.
+    It begins when the last pod was scheduled, or, in a job that ran before, when its ranks were last together: if they
+    were until now, when a status says first that they are not.
     """
     moments = [pod.scheduled_at for pod in now_there.values() if pod.scheduled_at is not None]
     if len(moments) < spec.nodes or met(spec, now_there, report):
         return None
-    apart = status.condition(Condition.RENDEZVOUS_READY)
-    since = moment_of(apart.last_transition_time) if apart and apart.status == Truth.FALSE else None
-    return max([*moments, *([since] if since else [])]) + spec.recovery.rendezvous_timeout
+    for kind in (Condition.RENDEZVOUS_READY, Condition.RUNNING):
+        known = status.condition(kind)
+        if known is not None and known.status != Truth.FALSE:
+            return None
+        since = moment_of(known.last_transition_time) if known is not None else None
+        moments += [since] if since is not None else []
+    return max(moments) + spec.recovery.rendezvous_timeout
 
 
 def met(spec: Spec, now_there: Mapping[int, PodView], report: JobReport | None) -> bool:

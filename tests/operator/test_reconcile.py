@@ -614,6 +614,31 @@ async def test_attempts_are_forgotten_once_the_ranks_have_met() -> None:
     assert world.status["disruptions"] == 0
 
 
+@pytest.mark.parametrize("ready", [True, False])
+async def test_ranks_that_were_together_have_the_whole_time_to_meet_again(ready: bool) -> None:
+    world = await World().start()
+    await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
+    for name in ("train-0", "train-1"):
+        await world.place(name, running={})
+    for name in ("train-0", "train-1") if ready else ():
+        world.api.change("pods", "ns", name, is_ready)
+    await world.say(state=RunState.RUNNING)
+    await world.passes(10_000)
+    await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,), disruptions=1)
+    if ready:
+        world.api.change("pods", "ns", "train-1", lambda body: body["status"]["conditions"].pop())
+        await world.settle()
+    assert world.live() == {0: "train-0", 1: "train-1"}
+    await world.passes(59)
+    assert world.live() == {0: "train-0", 1: "train-1"}
+    await world.passes(2)
+    assert world.live() == {}
+
+
+def is_ready(body: dict[str, Any]) -> None:
+    body["status"]["conditions"].append({"type": "Ready", "status": "True"})
+
+
 async def test_launchers_that_never_join_are_named() -> None:
     world = await World().start()
     await world.apply(recovery={"rendezvousTimeoutSeconds": 60})

@@ -47,6 +47,8 @@ class Reason(StrEnum):
     # Running
     TRAINING = "Training"
     NOT_STARTED = "NotStarted"
+    COORDINATOR_SILENT = "CoordinatorSilent"
+    """It ran when its coordinator last answered, and nobody knows since (Running is Unknown)."""
     NOT_RESUMING = "NotResuming"
     """It trains, and began again at step 0 although `checkpoint` is set; the message says what to do."""
     CHECKPOINT_FAILED = "CheckpointFailed"

@@ -173,9 +173,13 @@ class Status:
     def condition(self, kind: Condition) -> ConditionState | None:
         return next((found for found in self.conditions if found.type == kind), None)
 
-    def is_true(self, kind: Condition) -> bool:
+    def truth(self, kind: Condition) -> Truth:
+        """That of a condition; one that is not there is false."""
         found = self.condition(kind)
-        return found is not None and found.status == Truth.TRUE
+        return next((truth for truth in Truth if found is not None and found.status == truth), Truth.FALSE)
+
+    def is_true(self, kind: Condition) -> bool:
+        return self.truth(kind) is Truth.TRUE
 
     @property
     def finished(self) -> bool:

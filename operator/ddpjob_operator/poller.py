@@ -94,8 +94,7 @@ class Poller:
 
     def silent(self, job: JobView, coordinator: PodView | None) -> bool:
         """Whether this pod has coordinated, and has not answered for some time."""
-        report, said = self.report(job, coordinator), self._said.get(job.uid)
-        return report is not None and said is not None and self._clock() - said.at > self._patience
+        return self.report(job, coordinator) is not None and self.heard(job, coordinator) is None
 
     def soon(self, job_uid: str) -> None:
         """Something happened to the job's pods: ask at once."""
@@ -215,10 +214,13 @@ class Poller:
             if report.missing_nodes:
                 await self._introduce(job, coordinator)
             pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)
-            before = self._said.get(job.uid)
+            before, silent = self._said.get(job.uid), self.silent(job, coordinator)
             self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report, at=self._clock())
             happened = (
-                before is None or before.pod_uid != coordinator.uid or news(before.report) != news(report)
+                before is None
+                or before.pod_uid != coordinator.uid
+                or silent  # that it answers again is news, whatever it says
+                or news(before.report) != news(report)
             )
             waited = loop.time() - self._told.get(job.uid, float("-inf"))
             moved = before is not None and replace(before.report, spent=None) != replace(report, spent=None)

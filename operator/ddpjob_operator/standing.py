@@ -21,6 +21,7 @@ from ddpjob_operator.observed import ACCEPTED, Observed
 from ddpjob_operator.trouble import Trouble, trouble_of
 
 RUNS = "the workers of every node run"
+SILENT = "the coordinator, the launcher of node 0, does not answer"
 
 
 def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:
@@ -68,11 +69,13 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
             reason=Reason.PODS_STARTING, message=f"{ready} of {spec.nodes} pods are ready"
         )
         put(Condition.PODS_READY, False, trouble.reason, trouble.message)
-    runs = ready == spec.nodes or running(status, seen, now_there, spec)
-    joined = ready == spec.nodes or (runs and seen.report is not None and seen.report.progress.step > 0)
-    if joined:
+    truth = running(status, seen, now_there, spec)
+    if truth is Truth.UNKNOWN:  # of the ranks nothing was seen: what was said of them stands
+        return set_condition(status, Condition.RUNNING, truth, Reason.COORDINATOR_SILENT, SILENT, now=now)
+    runs = truth is Truth.TRUE
+    if ready == spec.nodes or (runs and seen.report is not None and seen.report.progress.step > 0):
         put(Condition.RENDEZVOUS_READY, True, Reason.ALL_RANKS_JOINED, "every rank has joined")
-    else:
+    elif not runs or seen.report is not None:
         words = missing(seen.report, spec, now_there, silent=seen.silent)
         put(Condition.RENDEZVOUS_READY, False, Reason.WAITING_FOR_RANKS, words)
     if runs:
@@ -81,7 +84,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         put(Condition.RUNNING, True, reason, words)
     else:
         put(Condition.RUNNING, False, Reason.NOT_STARTED, "not every node's workers run")
-    was = old.is_true(Condition.RUNNING) or old.is_true(Condition.RESTARTING)
+    was = old.truth(Condition.RUNNING) is not Truth.FALSE or old.is_true(Condition.RESTARTING)
     failure = status.last_failure
     if not runs and was:
         reason = failure.reason if failure else Reason.DISRUPTED
@@ -122,17 +125,26 @@ def warnings(job: JobView, spec: Spec) -> list[str]:
     return [f"warning: {dotted(finding.path)}: {finding.message}" for finding in found]
 
 
-def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], spec: Spec) -> bool:
-    """Whether the coordinator says so; a script without a process group is never `ready`."""
-    report = seen.report
-    return (
-        report is not None
-        and not seen.silent
-        and report.state is RunState.RUNNING
-        and report.generation >= status.generation
-        and len(now_there) == spec.nodes
-        and all(pod.started for pod in now_there.values())
-    )
+def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], spec: Spec) -> Truth:
+    """Whether the workers of every node run, as far as anybody knows.
+
+    Pods that are missing or do not run say no, pods that are all ready yes. Of others only the coordinator knows: a
+    script without a process group is never ready. As long as it was not heard at all (an operator just started, or has no
+    route to it) the truth before stays, unless ranks that had joined have left: that their pods say. One that has fallen
+    silent takes nothing back either, but what it said is old.
+    """
+    old, report, pods = seen.job.status, seen.report, now_there.values()
+    if len(pods) == spec.nodes and all(pod.ready for pod in pods):
+        return Truth.TRUE
+    if len(pods) < spec.nodes or not all(pod.started for pod in pods):
+        return Truth.FALSE
+    before = old.truth(Condition.RUNNING)
+    if report is None:
+        return Truth.FALSE if old.is_true(Condition.PODS_READY) else before
+    if seen.silent:
+        return before if before is Truth.FALSE else Truth.UNKNOWN
+    runs = report.state is RunState.RUNNING and report.generation >= status.generation
+    return Truth.TRUE if runs else Truth.FALSE
 
 
 def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodView], *, silent: bool) -> str:
@@ -140,7 +152,7 @@ def missing(report: JobReport | None, spec: Spec, now_there: Mapping[int, PodVie
         shown = ", ".join(str(index) for index in report.missing_nodes[:8])
         return f"the launchers of {shown} have not joined ({report.nodes_joined} of {report.nodes_expected} have)"
     if silent:
-        return "the coordinator, the launcher of node 0, does not answer"
+        return SILENT
     if report is not None and report.restoring:
         return report.restoring
     if len(now_there) < spec.nodes:

@@ -172,6 +172,9 @@ def summary(status: Status) -> Status:
         found = status.condition(kind)
         if found is not None and found.status == Truth.TRUE:
             return replace(status, state=kind.value, reason=found.reason)
+    running = status.condition(Condition.RUNNING)
+    if running is not None and running.status == Truth.UNKNOWN:
+        return replace(status, state="Unknown", reason=running.reason)
     suspended, admitted = status.condition(Condition.SUSPENDED), status.condition(Condition.ADMITTED)
     ready = status.condition(Condition.PODS_READY)
     if suspended is not None and suspended.reason == Reason.SUSPENDED:

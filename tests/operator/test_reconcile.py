@@ -133,12 +133,69 @@ async def test_a_coordinator_that_falls_silent_while_no_rank_is_ready_is_said() 
         world.api.change("pods", "ns", name, lambda body: running(body, ready=False))
     await world.settle()
     assert world.condition("Running") == ("True", "Training"), "it answered a moment ago"
+    events = world.events()
     await world.passes(60)
     world.operators[0].add(KEY)
     await world.settle()
-    assert world.condition("Running") == ("False", "NotStarted")
-    assert world.message("RendezvousReady") == "the coordinator, the launcher of node 0, does not answer"
+    assert world.condition("Running") == ("Unknown", "CoordinatorSilent")
+    assert world.message("Running") == "the coordinator, the launcher of node 0, does not answer"
+    assert (world.status["state"], world.status["reason"]) == ("Unknown", "CoordinatorSilent")
+    assert world.condition("RendezvousReady") == ("False", "WaitingForRanks")
+    assert world.condition("Restarting") is None
+    assert world.events() == events, "nothing was seen to happen"
     await world.say(state=RunState.RUNNING)
+    assert world.condition("Running") == ("True", "Training")
+
+
+async def test_a_silence_is_no_restart_and_repeats_no_old_hang() -> None:
+    world = await hung_once()
+    before = {kind: world.condition(kind) for kind in ("RendezvousReady", "Restarting", "Hung")}
+    assert before["Restarting"] == before["Hung"] == ("False", "Training")
+    await world.passes(60)
+    await world.resync()
+    assert world.condition("Running") == ("Unknown", "CoordinatorSilent")
+    assert {kind: world.condition(kind) for kind in before} == before
+    writes = len(world.api.writes)
+    for _ in range(3):
+        await world.resync()
+        await world.passes(600)
+    world.operators.clear()
+    await world.start()
+    await world.settle()
+    assert len(world.api.writes) == writes
+    await world.say(state=RunState.WAITING, generation=2, restarts=2, last_failure=HANG)
+    assert world.condition("Running") == ("False", "NotStarted")
+    assert world.condition("Restarting") == ("True", "NoProgress"), "it ran until it was silent"
+
+
+async def test_a_restarted_operator_writes_nothing_about_a_job_whose_pods_are_never_ready() -> None:
+    world = await hung_once()
+    await world.say(
+        state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG, progress=Progress(step=7)
+    )
+    assert world.condition("RendezvousReady") == ("True", "AllRanksJoined")
+    writes = len(world.api.writes)
+    world.operators.clear()
+    await world.start()
+    await world.settle()
+    await world.passes(5)
+    await world.say(
+        state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG, progress=Progress(step=7)
+    )
+    assert len(world.api.writes) == writes
+    assert world.condition("Running") == ("True", "Training")
+
+
+async def test_ranks_that_leave_while_no_coordinator_can_be_asked_are_restarting() -> None:
+    world = await started()
+    world.api.change("pods", "ns", "train-1", lambda body: running(body, ready=False))
+    await world.settle()
+    assert world.condition("Running") == ("False", "NotStarted")
+    assert world.condition("Restarting") == ("True", "Disrupted")
+    await world.resync()
+    assert world.condition("Running") == ("False", "NotStarted")
+    world.api.change("pods", "ns", "train-1", lambda body: running(body, ready=True))
+    await world.settle()
     assert world.condition("Running") == ("True", "Training")
 
 
@@ -150,6 +207,18 @@ HANG = Failure(
     generation=1,
     message="no step for 31 s: rank 1 …",
 )
+
+
+async def hung_once() -> World:
+    """A script without a process group that has started again after a hang, and runs."""
+    world = await World().start()
+    await world.apply()
+    await world.run(ready=False)
+    await world.say(state=RunState.RUNNING)
+    await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG)
+    assert world.condition("Hung") == ("True", "NoProgress")
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
+    return world
 
 
 async def test_a_hang_is_a_condition_while_the_ranks_start_again() -> None:

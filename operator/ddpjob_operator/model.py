@@ -316,14 +316,15 @@ def finite(value: Any) -> Any:
 
 def stamp(moment: datetime) -> str:
     """RFC 3339 in whole seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Not strftime, whose years before 1000 have fewer than four digits.
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def moment_of(text: object) -> datetime | None:
-    """The time in an RFC 3339 text; None where there is none."""
+    """The time in an RFC 3339 text; None where there is none, or one that no calendar has in UTC."""
     if not isinstance(text, str):
         return None
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

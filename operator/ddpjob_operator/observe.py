@@ -288,7 +288,7 @@ def report_of(text: str) -> TerminationMessage | None:
         return None
     try:
         return load(TerminationMessage, pruned(TerminationMessage, json.loads(text)))
-    except (Invalid, ValueError):
+    except (Invalid, ValueError, OverflowError, RecursionError):
         return None
 
 

@@ -249,7 +249,7 @@ class Poller:
                 log.warning("%s: /status is larger than %d bytes and not read", job.key, MAX_REPORT_BYTES)
                 return None
             return load(JobReport, pruned(JobReport, json.loads(text)))
-        except (Invalid, ValueError) as error:
+        except (Invalid, ValueError, OverflowError, RecursionError) as error:
             log.warning("%s: /status is no report: %s", job.key, error)
         except (aiohttp.ClientError, TimeoutError, OSError, ApiError) as error:
             log.debug("%s: the coordinator did not answer: %s", job.key, type(error).__name__)

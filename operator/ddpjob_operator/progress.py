@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, JobReport, Outcome, Progress, TerminationMessage
-from ddpjob_operator.model import ProgressState, Status, stamp
+from ddpjob_operator.model import ProgressState, Status, moment_of, stamp
 from ddpjob_operator.observe import PodView
 
 RESULT_FIELDS = 32
@@ -65,9 +65,8 @@ def folded(
     new = old
     if progress is not None and (progress.step > 0 or progress.total_steps is not None):
         new = state_of(progress)
-        if (
-            new.checkpoint_at is None and old is not None
-        ):  # a process that has saved nothing yet knows no time
+        # A process that has saved nothing yet knows no time.
+        if new.checkpoint_at is None and old is not None:
             new = replace(new, checkpoint_at=old.checkpoint_at)
         if old is not None and replace(old, updated_at=None) == new:
             new = old
@@ -91,6 +90,7 @@ def state_of(progress: Progress) -> ProgressState:
         if finished or progress.eta is None or not math.isfinite(progress.eta)
         else max(0, round(progress.eta))
     )
+    saved = moment_of(progress.checkpoint_at)
     return ProgressState(
         step=progress.step,
         total_steps=total,
@@ -102,7 +102,8 @@ def state_of(progress: Progress) -> ProgressState:
         eta_seconds=eta,
         eta=duration(eta) if eta is not None else None,
         checkpoint_step=progress.checkpoint_step,
-        checkpoint_at=progress.checkpoint_at,
+        # The API server takes no status with a text here that is no time.
+        checkpoint_at=stamp(saved) if saved is not None else None,
     )
 
 

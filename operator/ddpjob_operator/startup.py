@@ -16,7 +16,9 @@ from ddpjob_operator.observe import JobView, PodView
 def advanced(
     status: Status, spec: Spec, now_there: Mapping[int, PodView], first_step: float | None, *, now: datetime
 ) -> Status:
-    """The status with the moments that have come; `first_step`: Unix time, as a coordinator says."""
+    """The status with the moments that have come; `first_step`: Unix time, as a coordinator says; one
+    before the job was active is none of its.
+    """
     known = status.startup
     if known is None or spec.suspend or known.first_step_at is not None:
         return status
@@ -27,7 +29,8 @@ def advanced(
     if known.pods_running_at is None and whole and all(pod.started for pod in pods):
         known = replace(known, pods_running_at=stamp(max(pod.started_at or now for pod in pods)))
     if first_step is not None:
-        known = replace(known, first_step_at=stamp(min(now, moment(first_step, now))))
+        since = moment_of(status.active_since) or now
+        known = replace(known, first_step_at=stamp(max(since, min(now, moment(first_step, now)))))
     return replace(status, startup=known)
 
 

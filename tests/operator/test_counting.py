@@ -27,6 +27,7 @@ from ddpjob_operator.model import (
     stamp,
 )
 from ddpjob_operator.observe import JobView, job_of
+from ddpjob_operator.progress import state_of
 from ddpjob_operator.tally import Stage
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -218,6 +219,8 @@ STALE: list[tuple[str, dict[str, Any], Status, bool]] = [
         conditions=RUNS, startup=Startup(first_step_at=stamp(NOW - timedelta(hours=1)))), True),
     ("a script's way of saving is not seen", EVERY_MINUTE, started, False),
     ("a framework's is", {"checkpoint": {"everySeconds": 50}}, saved, True),
+    ("a time that no calendar has", {**TASK, **EVERY_MINUTE}, Status(
+        conditions=RUNS, progress=ProgressState(checkpoint_at="0001-01-01T00:00:00+23:59")), False),
 ]  # fmt: skip
 
 
@@ -226,6 +229,40 @@ STALE: list[tuple[str, dict[str, Any], Status, bool]] = [
 )
 def test_a_checkpoint_is_late_by_its_policy(spec: dict[str, Any], status: Status, late: bool) -> None:
     assert census.is_stale(viewed(status, **{k: v for k, v in spec.items() if v is not None}), NOW) is late
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("2026-01-01T02:00:00.5+02:00", "2026-01-01T00:00:00Z"),
+        ("0099-01-01T00:00:00Z", "0099-01-01T00:00:00Z"),
+        ("0001-01-01T00:00:00+23:59", None),
+        ("9999-12-31T23:59:59-23:59", None),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+async def test_only_a_time_is_written_where_the_api_server_takes_nothing_else(
+    said: str, written: str | None
+) -> None:
+    assert state_of(Progress(step=1, checkpoint_at=said)).checkpoint_at == written
+    world = await World().start()
+    await world.apply(checkpoint={"everySeconds": 60})
+    await world.run()
+    await world.say(state=RunState.RUNNING, progress=Progress(step=9, checkpoint_at=said))
+    assert world.status["progress"].get("checkpointAt") == written
+    census.take(world.operator.cache.jobs(), now=world.api.now)
+
+
+@pytest.mark.parametrize("unix", [5.0, -6.0e10, -1.0e300])
+async def test_a_first_step_is_not_before_the_job(unix: float) -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    await world.passes(10)
+    await world.say(state=RunState.RUNNING, progress=Progress(step=9), spent=Spent(first_step_at=unix))
+    first = datetime.fromisoformat(world.status["startup"]["firstStepAt"])
+    assert datetime.fromisoformat(world.status["activeSince"]) <= first <= world.api.now
 
 
 def test_jobs_are_counted_by_their_true_conditions() -> None:

@@ -252,7 +252,10 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
         assert said is not None
         assert said.state is RunState.RUNNING
         assert poller.report(job, one) is None
-        for body in ("x" * 70000, "not json", json.dumps({**report, "generation": "two"})):
+        for body in (
+            "x" * 70000, "not json", json.dumps({**report, "generation": "two"}), "[" * 60000,
+            json.dumps({**report, "backOffSeconds": 10**400}),
+        ):  # fmt: skip
             coordinator.body = body
             while not coordinator.asked.empty():
                 coordinator.asked.get_nowait()

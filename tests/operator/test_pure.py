@@ -306,7 +306,17 @@ def test_a_pod_is_seen_by_its_trainer_container() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["", "Traceback …", "{", '{"outcome": "Done"}', last_words("Won", 0, 1), "{}" * 4096]
+    "message",
+    [
+        "",
+        "Traceback …",
+        "{",
+        '{"outcome": "Done"}',
+        last_words("Won", 0, 1),
+        "{}" * 4096,
+        '{"a":' + "[" * 4000,
+        last_words("Done", 0, 1, progress={"loss": 10**400}),
+    ],
 )
 def test_what_is_no_report_is_no_verdict(message: str) -> None:
     found = view(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from ddpjob_api.conditions import Condition
 from ddpjob_api.spec import Spec
 from ddpjob_operator.model import Status, moment_of, stamp
 from ddpjob_operator.observe import JobView, PodView
@@ -36,10 +37,12 @@ def advanced(
 
 def begun(job: JobView, status: Status) -> datetime:
     """When the way began: the making of the job, or its last resumption."""
-    resumed = moment_of(status.active_since)
-    if resumed is None or status.start_time == status.active_since:
-        return job.created
-    return resumed
+    return resumed(status) or job.created
+
+
+def resumed(status: Status) -> datetime | None:
+    """When the job was last resumed; None for one that never was suspended."""
+    return None if status.condition(Condition.SUSPENDED) is None else moment_of(status.active_since)
 
 
 def moment(unix: float, otherwise: datetime) -> datetime:

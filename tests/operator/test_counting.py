@@ -89,6 +89,16 @@ async def test_the_moments_of_a_start_are_counted_once_and_anew_after_a_resumpti
     assert stages == {Stage.PODS_CREATED: 0, Stage.PODS_RUNNING: 7}
 
 
+async def test_a_job_made_suspended_is_on_its_way_from_its_first_resumption() -> None:
+    world = await World().start()
+    await world.apply(suspend=True)
+    await world.passes(3600)
+    await world.patch(suspend=False)
+    await world.passes(7)
+    await world.run()
+    assert counted(world)[0] == {Stage.PODS_CREATED: 0, Stage.PODS_RUNNING: 7}
+
+
 async def test_each_incident_is_counted_under_its_reason() -> None:
     world = await World().start()
     await world.apply()

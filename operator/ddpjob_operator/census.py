@@ -79,7 +79,7 @@ def is_inefficient(job: JobView) -> bool:
 
 
 def is_stale(job: JobView, now: datetime) -> bool:
-    """Whether a job that runs and should save now and then has not for long.
+    """Whether a job that runs and should save now and then has not for long, time in which it did not run left out.
 
     How a plain script saves is not seen: only one whose framework's checkpoints are known is judged.
     """
@@ -87,8 +87,14 @@ def is_stale(job: JobView, now: datetime) -> bool:
     if job.spec is None or policy is None or not (policy.every or policy.every_steps):
         return False
     progress, startup = job.status.progress, job.status.startup
+    running = job.status.condition(Condition.RUNNING)
     saved = moment_of(progress.checkpoint_at) if progress else None
-    if not job.status.is_true(Condition.RUNNING) or (saved is None and job.spec.task is None):
+    stepped = moment_of(startup.first_step_at) if startup else None
+    if running is None or running.status != Truth.TRUE or (saved is None and job.spec.task is None):
         return False
-    since = saved or moment_of(startup.first_step_at if startup else None)
-    return since is not None and now - since > (PERIODS * policy.every if policy.every else LONG)
+    if saved is None and stepped is None:
+        return False
+    since = [
+        moment for moment in (saved, stepped, moment_of(running.last_transition_time)) if moment is not None
+    ]
+    return now - max(since) > (PERIODS * policy.every if policy.every else LONG)

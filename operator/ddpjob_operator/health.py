@@ -86,8 +86,8 @@ class Metrics:
         )
         self.stale_checkpoint = Gauge(
             "stale_checkpoint_jobs",
-            "Jobs that run, save by steps or seconds, and whose newest checkpoint is older than three times "
-            "checkpoint.everySeconds (without that: than 6 hours).",
+            "Jobs that save by steps or seconds, have run for three times checkpoint.everySeconds (without that: for 6 "
+            "hours), and whose newest checkpoint is older.",
             **make,
         )
         for stage in Stage:

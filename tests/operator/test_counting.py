@@ -206,13 +206,14 @@ def viewed(status: Status | None = None, **spec: Any) -> JobView:
     return replace(job_of(body), status=status or Status())
 
 
-def true(kind: str, reason: str) -> ConditionState:
+def true(kind: str, reason: str, *, since: datetime = NOW) -> ConditionState:
     return ConditionState(
-        type=kind, status="True", reason=reason, message="", last_transition_time=stamp(NOW)
+        type=kind, status="True", reason=reason, message="", last_transition_time=stamp(since)
     )
 
 
-RUNS = (true("Running", "Training"),)
+RUNS = (true("Running", "Training", since=NOW - timedelta(days=1)),)
+A_MINUTE_AGO = (true("Running", "Training", since=NOW - timedelta(minutes=1)),)
 TASK = {"script": None, "task": {"entrypoint": "a.b:c", "maxSteps": 9, "globalBatchSize": 4}}
 EVERY_MINUTE = {"checkpoint": {"everySeconds": 60}}
 STALE: list[tuple[str, dict[str, Any], Status, bool]] = [
@@ -229,6 +230,12 @@ STALE: list[tuple[str, dict[str, Any], Status, bool]] = [
         conditions=RUNS, startup=Startup(first_step_at=stamp(NOW - timedelta(hours=1)))), True),
     ("a script's way of saving is not seen", EVERY_MINUTE, started, False),
     ("a framework's is", {"checkpoint": {"everySeconds": 50}}, saved, True),
+    ("resumed a minute ago", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(saved, conditions=A_MINUTE_AGO), False),
+    ("resumed a minute ago, and long since for its policy", {**TASK, "checkpoint": {"everySeconds": 10}},
+     replace(saved, conditions=A_MINUTE_AGO), True),
+    ("its first step was after a long start", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(
+        saved, startup=Startup(first_step_at=stamp(NOW - timedelta(minutes=1)))), False),
+    ("it runs, and no step is known", {**TASK, **EVERY_MINUTE}, Status(conditions=RUNS), False),
     ("a time that no calendar has", {**TASK, **EVERY_MINUTE}, Status(
         conditions=RUNS, progress=ProgressState(checkpoint_at="0001-01-01T00:00:00+23:59")), False),
 ]  # fmt: skip

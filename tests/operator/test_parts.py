@@ -235,7 +235,7 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
               "nodesJoined": 2, "nodesExpected": 2}  # fmt: skip
     poller = Poller(
         world.operator.cache, Tokens(world.operator.client), tell=told.put_nowait,
-        poll=timedelta(seconds=0.05), progress=timedelta(seconds=3600),
+        poll=timedelta(seconds=0.05), progress=timedelta(seconds=3600), clock=lambda: world.api.now,
     )  # fmt: skip
     task = asyncio.create_task(poller.run())
     try:
@@ -263,6 +263,19 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
             for _ in range(2):
                 await asyncio.wait_for(coordinator.asked.get(), 30)
             assert poller.report(job, zero) == said
+        assert told.empty()
+        assert not poller.silent(job, zero)
+        world.api.now += timedelta(seconds=20)
+        assert await asyncio.wait_for(told.get(), 30) == KEY, "a silence is news, once"
+        while not coordinator.asked.empty():
+            coordinator.asked.get_nowait()
+        for _ in range(3):
+            await asyncio.wait_for(coordinator.asked.get(), 30)
+        assert told.empty()
+        assert poller.silent(job, zero)
+        coordinator.body = json.dumps(report)
+        assert await asyncio.wait_for(told.get(), 30) == KEY, "and so is its end"
+        assert not poller.silent(job, zero)
         coordinator.body = json.dumps({**report, "generation": 2})
         assert await asyncio.wait_for(told.get(), 30) == KEY
         assert await poller.stop(job, zero)

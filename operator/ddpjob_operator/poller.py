@@ -65,6 +65,8 @@ class Poller:
         self._progress = progress
         self._clock = clock
         self._said: dict[str, Said] = {}
+        self._asked = 0
+        """Jobs that are asked now; what one that has ended said last is kept beside theirs."""
         self._due: dict[str, float] = {}
         """By job uid, in the loop's time; absent: now."""
         self._told: dict[str, float] = {}
@@ -110,12 +112,12 @@ class Poller:
     @property
     def progress_every(self) -> timedelta:
         """How often progress may be written, so that all jobs together stay a small part of the rate limit."""
-        return max(self._progress, timedelta(seconds=len(self._said) / 10))
+        return max(self._progress, timedelta(seconds=self._asked / 10))
 
     @property
     def _settled(self) -> timedelta:
         """Between two questions to a coordinator whose job runs."""
-        return max(self._poll, timedelta(seconds=len(self._said) / 50))
+        return max(self._poll, timedelta(seconds=self._asked / 50))
 
     @property
     def _patience(self) -> timedelta:
@@ -128,7 +130,9 @@ class Poller:
         try:
             while True:
                 now = loop.time()
-                for job, coordinator in self._targets():
+                targets = self._targets()
+                self._asked = len(targets)
+                for job, coordinator in targets:
                     if self._due.get(job.uid, 0.0) <= now:
                         self._due[job.uid] = now + 3600
                         task = asyncio.create_task(self._ask(job, coordinator))

@@ -14,7 +14,7 @@ from tests.operator.fake_api import FakeApi, failure
 from tests.operator.world import KEY, World
 
 from ddpjob_api.messages import status_key
-from ddpjob_api.report import RunState
+from ddpjob_api.report import JobReport, RunState
 from ddpjob_operator import client as client_module
 from ddpjob_operator.cache import Cache
 from ddpjob_operator.client import DDPJOBS, PODS, Answer, Client, Limiter
@@ -29,8 +29,8 @@ from ddpjob_operator.errors import (
 )
 from ddpjob_operator.handlers import kopf_settings
 from ddpjob_operator.health import Health, Metrics
-from ddpjob_operator.observe import pod_of
-from ddpjob_operator.poller import Poller
+from ddpjob_operator.observe import job_of, pod_of
+from ddpjob_operator.poller import Poller, Said
 from ddpjob_operator.queue import Queue
 from ddpjob_operator.release import release
 from ddpjob_operator.tokens import Tokens
@@ -288,6 +288,43 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await runner.cleanup()
+
+
+async def test_jobs_that_have_ended_do_not_slow_the_questions_to_those_that_run() -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    cache, job, pod = Cache(), world.job, world.pod("train-0")
+    ended = {"conditions": [{"type": "Complete", "status": "True"}]}
+    for n in range(400):
+        meta = {"name": f"job-{n}", "uid": f"uid-{n}"}
+        cache.put_job(
+            job_of({**job, "metadata": {**job["metadata"], **meta}, "status": {} if n < 100 else ended})
+        )
+        labels = {**pod["metadata"]["labels"], "ddpjob.dev/name": meta["name"]}
+        owners = [{**pod["metadata"]["ownerReferences"][0], **meta}]
+        of_pod = {"name": f"job-{n}-0", "uid": f"pod-{n}", "labels": labels, "ownerReferences": owners}
+        view = pod_of({**pod, "metadata": {**pod["metadata"], **of_pod}})
+        assert view is not None
+        cache.put_pod(view)
+    poller = Poller(
+        cache, Tokens(Client(no_answer, manager="m")), tell=lambda key: None,
+        poll=timedelta(seconds=1), progress=timedelta(seconds=1),
+    )  # fmt: skip
+    said = JobReport(
+        protocol=1, name="job", state=RunState.RUNNING, term=1, generation=1, nodes_joined=2, nodes_expected=2
+    )
+    poller._said = {f"uid-{n}": Said(pod_uid=f"pod-{n}", report=said, at=world.api.now) for n in range(400)}
+    asked = asyncio.Event()
+    poller.observe = lambda result: asked.set()
+    task = asyncio.create_task(poller.run())
+    try:
+        await asyncio.wait_for(asked.wait(), 30)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert poller.progress_every == timedelta(seconds=100 / 10)
+    assert poller._settled == timedelta(seconds=100 / 50)
 
 
 async def test_health_speaks_of_syncs_and_stuck_jobs() -> None:

@@ -33,10 +33,16 @@ def last_words(pods: Iterable[PodView]) -> list[Spent]:
     return [said.spent for said in words if said.spent is not None]
 
 
-def first_step(report: JobReport | None, pods: Iterable[PodView]) -> float | None:
-    """When the first step was made since the job was made or resumed, in Unix time; None before it."""
-    known = [*([report.spent] if report and report.spent else []), *last_words(pods)]
-    return next((spent.first_step_at for spent in known if spent.first_step_at), None)
+def first_step(status: Status, report: JobReport | None, pods: Iterable[PodView]) -> float | None:
+    """When the first step was made since the job was made or resumed, in Unix time; None before it.
+
+    Pods that still save when a job is resumed may say last what was before: a step of that time is none of this one.
+    """
+    if report is not None and report.spent is not None and report.spent.first_step_at:
+        return report.spent.first_step_at
+    since = moment_of(status.active_since)
+    said = [spent.first_step_at for spent in last_words(pods) if spent.first_step_at]
+    return next((unix for unix in said if since is None or unix >= since.timestamp()), None)
 
 
 def merged(status: Status, times: Times, *, limit: timedelta) -> Status:

@@ -43,7 +43,7 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
             if verdict is None and old.apart_until(now) is None:
                 fresh, verdict = apart(fresh, seen, spec, now=now)
     if spec is not None:
-        first_step = spending.first_step(seen.report, seen.pods)
+        first_step = spending.first_step(fresh, seen.report, seen.pods)
         fresh = startup.advanced(fresh, spec, members(seen.pods, spec.nodes), first_step, now=now)
     if verdict is not None:
         fresh = concluded(fresh, seen, verdict, now=now)

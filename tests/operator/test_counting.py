@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
-from tests.operator.fake_api import terminated
+from tests.operator.fake_api import last_words, terminated
 from tests.operator.world import World
 
 from ddpjob_api.codec import load, render
@@ -87,6 +87,30 @@ async def test_the_moments_of_a_start_are_counted_once_and_anew_after_a_resumpti
     await world.run()
     stages, _, _ = counted(world)
     assert stages == {Stage.PODS_CREATED: 0, Stage.PODS_RUNNING: 7}
+
+
+async def test_the_first_step_before_a_suspension_is_not_that_after_it() -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    await world.passes(10)
+    spent = at(world.api.now, start=6, useful=4)
+    await world.say(state=RunState.RUNNING, progress=Progress(step=9), spent=spent)
+    await world.patch(suspend=True)
+    await world.passes(5)
+    world.tallies.clear()
+    await world.patch(suspend=False)
+    assert "firstStepAt" not in world.status["startup"]
+    for index in (0, 1):  # they saved until now
+        words = last_words("Stopped", 85, index, spent=render(spent))
+        await world.end(f"train-{index}", terminated(85, message=words))
+    assert "firstStepAt" not in world.status["startup"]
+    assert world.live() == {0: "train-0-r1", 1: "train-1-r1"}
+    await world.run()
+    await world.passes(20)
+    await world.done(spent=render(at(world.api.now, start=16, useful=4)))
+    assert counted(world)[0] == {Stage.PODS_CREATED: 0, Stage.PODS_RUNNING: 0, Stage.FIRST_STEP: 16}
+    assert world.status["startup"]["firstStepAt"] == stamp(world.api.now - timedelta(seconds=4))
 
 
 async def test_a_job_made_suspended_is_on_its_way_from_its_first_resumption() -> None:

@@ -78,6 +78,7 @@ def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -
             start_time=status.start_time or stamp(now),
             active_since=stamp(now),
             startup=Startup(),
+            efficiency=None,  # of former pods
             next_incarnation=max(1, status.next_incarnation),
         )
     return status

@@ -113,6 +113,28 @@ async def test_the_first_step_before_a_suspension_is_not_that_after_it() -> None
     assert world.status["startup"]["firstStepAt"] == stamp(world.api.now - timedelta(seconds=4))
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["resumed while they save", "resumed later"])
+async def test_a_rank_of_former_pods_makes_nobody_wait_after_a_resumption(early: bool) -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    slow = Efficiency(exposed_communication_percent=60, slowest_rank=1, slowest_rank_cause="data_wait")
+    await world.say(state=RunState.RUNNING, progress=Progress(step=9), efficiency=slow)
+    assert census.slow_cause(job_of(world.job)) == "data_wait"
+    await world.patch(suspend=True)
+    if early:
+        await world.patch(suspend=False)
+    for index in (0, 1):
+        words = last_words("Stopped", 85, index, efficiency=render(slow))
+        await world.end(f"train-{index}", terminated(85, message=words))
+    await world.patch(suspend=False)
+    await world.run()
+    assert world.condition("Running") == ("True", "Training")
+    assert "efficiency" not in world.status
+    await world.done(efficiency=render(slow))
+    assert world.status["efficiency"] == render(slow), "of those that ended the job"
+
+
 async def test_a_job_made_suspended_is_on_its_way_from_its_first_resumption() -> None:
     world = await World().start()
     await world.apply(suspend=True)

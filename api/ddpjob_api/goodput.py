@@ -7,6 +7,9 @@ named after the uses. The uses divide the wall time since the job's start, suspe
 import math
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Generic, TypeVar
+
+Seconds = TypeVar("Seconds", int, float)
 
 
 class Use(StrEnum):
@@ -28,8 +31,26 @@ class Use(StrEnum):
     """After the last step of all (saving, evaluating, ending), and programs whose steps nobody sees."""
 
 
+class ByUse(Generic[Seconds]):
+    """Seconds by use; the fields are `usefulSeconds` … of whoever keeps them."""
+
+    def of(self, use: Use) -> Seconds:
+        found: Seconds = getattr(self, f"{use.value}_seconds")
+        return found
+
+    @property
+    def total(self) -> Seconds:
+        return sum(self.of(use) for use in Use)
+
+    @property
+    def goodput(self) -> int | None:
+        """Percent that was useful; None before the first step of all."""
+        useful = self.of(Use.USEFUL)
+        return math.floor(100 * useful / self.total) if useful else None
+
+
 @dataclass(frozen=True, kw_only=True)
-class Times:
+class Times(ByUse[float]):
     """Seconds by use. They only grow while a job goes on."""
 
     useful_seconds: float = 0.0
@@ -40,10 +61,6 @@ class Times:
     repeated_seconds: float = 0.0
     other_seconds: float = 0.0
 
-    def of(self, use: Use) -> float:
-        found: float = getattr(self, f"{use.value}_seconds")
-        return found
-
     def plus(self, use: Use, seconds: float) -> "Times":
         """With so many more seconds of that use; negative ones are none."""
         return replace(self, **{f"{use.value}_seconds": self.of(use) + max(0.0, seconds)})
@@ -51,15 +68,6 @@ class Times:
     def rounded(self) -> "Times":
         """To hundredths."""
         return Times(**{each.name: round(getattr(self, each.name), 2) for each in fields(Times)})
-
-    @property
-    def total(self) -> float:
-        return sum(self.of(use) for use in Use)
-
-    @property
-    def goodput(self) -> int | None:
-        """Percent that was useful; None before the first step of all."""
-        return math.floor(100 * self.useful_seconds / self.total) if self.useful_seconds else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ says the same. Must not: decide what the status should be (`status.py`).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast, get_args, get_origin
 
@@ -15,7 +15,7 @@ from ddpjob_api.codec import Problem, decode_value, render, shapes
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.fields import Json, limited
-from ddpjob_api.goodput import Use
+from ddpjob_api.goodput import ByUse
 from ddpjob_api.report import Failure, InEffect
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Startup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeState:
+class TimeState(ByUse[int]):
     """Whole seconds by `goodput.Use`; they never shrink (`spending.py`)."""
 
     useful_seconds: int = 0
@@ -128,14 +128,6 @@ class TimeState:
     hang_seconds: int = 0
     repeated_seconds: int = 0
     other_seconds: int = 0
-
-    def of(self, use: Use) -> int:
-        found: int = getattr(self, f"{use.value}_seconds")
-        return found
-
-    @property
-    def total(self) -> int:
-        return sum(self.of(use) for use in Use)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +181,11 @@ class Status:
         """Until when no pods are made because the ranks of the last ones did not meet; None: they are made."""
         until = moment_of(self.rendezvous.retry_at) if self.rendezvous else None
         return until if until is not None and now < until else None
+
+    def active_for(self, now: datetime) -> timedelta:
+        """How long the job was not suspended."""
+        since = moment_of(self.active_since)
+        return timedelta(seconds=self.active_seconds) + (now - since if since else timedelta())
 
     @property
     def coordinators_disruptions(self) -> int:

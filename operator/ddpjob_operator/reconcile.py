@@ -38,7 +38,6 @@ from ddpjob_operator.status import advance
 from ddpjob_operator.tally import Tally
 from ddpjob_operator.tokens import Tokens
 from ddpjob_operator.trouble import Trouble, refusal_of
-from ddpjob_operator.verdict import active_for
 
 log = logging.getLogger("ddpjob.reconcile")
 
@@ -383,7 +382,7 @@ class Reconciler:
                 due.append(left)
         elif spec is not None and not spec.suspend:
             if spec.active_deadline is not None and status.active_since:
-                due.append(spec.active_deadline - active_for(status, now))
+                due.append(spec.active_deadline - status.active_for(now))
             if memory.secret_seen is not None and status.runtime is not None:
                 due.append(memory.secret_seen + self._secret_every - now)
             met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.report)

@@ -14,7 +14,6 @@ from ddpjob_api.goodput import Spent, Times, Use
 from ddpjob_api.report import JobReport
 from ddpjob_operator.model import Status, TimeState, moment_of
 from ddpjob_operator.observe import PodView
-from ddpjob_operator.verdict import active_for
 
 SLACK = timedelta(minutes=1)
 """By so much a sum may exceed the time a job was active: pods save after a suspension, and clocks differ."""
@@ -23,7 +22,7 @@ SLACK = timedelta(minutes=1)
 def told(status: Status, said: Spent | None, pods: Iterable[PodView], *, now: datetime) -> Status:
     """The status with what the coordinators said, and launchers in their last words."""
     for spent in [*([said] if said else []), *last_words(pods)]:
-        status = merged(status, spent.times, limit=active_for(status, now) + SLACK)
+        status = merged(status, spent.times, limit=status.active_for(now) + SLACK)
     return status
 
 
@@ -54,25 +53,23 @@ def merged(status: Status, times: Times, *, limit: timedelta) -> Status:
         f"{use.value}_seconds": max(old.of(use), seconds if seconds <= most else 0)
         for use, seconds in sums.items()
     }
-    return with_goodput(replace(status, time=TimeState(**fresh)))
+    return with_time(status, TimeState(**fresh))
 
 
 def closed(status: Status, *, now: datetime) -> Status:
     """The status of a job that has ended: what nobody has told of is time without pods, or after the training."""
     old = status.time or TimeState()
-    rest = int(active_for(status, now).total_seconds()) - old.total
+    rest = int(status.active_for(now).total_seconds()) - old.total
     if rest <= 0:
         return status
     if status.time is None:
-        return replace(status, time=TimeState(queueing_seconds=rest))
-    return with_goodput(replace(status, time=replace(old, other_seconds=old.other_seconds + rest)))
+        return with_time(status, TimeState(queueing_seconds=rest))
+    return with_time(status, replace(old, other_seconds=old.other_seconds + rest))
 
 
-def with_goodput(status: Status) -> Status:
-    time = status.time
-    if time is None or not time.useful_seconds:
-        return status
-    return replace(status, goodput_percent=100 * time.useful_seconds // time.total)
+def with_time(status: Status, time: TimeState) -> Status:
+    """The status with these sums, and what follows from them."""
+    return replace(status, time=time, goodput_percent=time.goodput)
 
 
 def for_coordinator(status: Status) -> Spent:

@@ -5,13 +5,13 @@ clock), and each is one function of what was observed. Must not: change a status
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.report import Failure, JobReport, Outcome, RunState, TerminationMessage
 from ddpjob_api.spec import Spec
 from ddpjob_operator.ledger import accounted
-from ddpjob_operator.model import Status, moment_of
+from ddpjob_operator.model import Status
 from ddpjob_operator.observe import PodView
 from ddpjob_operator.observed import Observed
 
@@ -97,7 +97,7 @@ def overspent(status: Status, spec: Spec, *, now: datetime) -> Verdict | None:
     if status.disruptions > limits.max_disruptions:
         message = f"disrupted more often than recovery.maxDisruptions ({limits.max_disruptions}) allows.{why}"
         return Verdict(condition=Condition.FAILED, reason=Reason.MAX_DISRUPTIONS_EXCEEDED, message=message)
-    if spec.active_deadline is not None and active_for(status, now) >= spec.active_deadline:
+    if spec.active_deadline is not None and status.active_for(now) >= spec.active_deadline:
         seconds = int(spec.active_deadline.total_seconds())
         return Verdict(
             condition=Condition.FAILED,
@@ -105,9 +105,3 @@ def overspent(status: Status, spec: Spec, *, now: datetime) -> Verdict | None:
             message=f"active for activeDeadlineSeconds ({seconds}); suspended time does not count",
         )
     return None
-
-
-def active_for(status: Status, now: datetime) -> timedelta:
-    """How long the job was not suspended."""
-    since = moment_of(status.active_since)
-    return timedelta(seconds=status.active_seconds) + (now - since if since else timedelta())

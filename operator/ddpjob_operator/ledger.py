@@ -207,8 +207,11 @@ def knows_more(one: Failure, other: Failure) -> bool:
         and one.reason is not Reason.POD_LOST
         and one.pod_uid is not None
         # A coordinator that follows another knows its pod's index alone.
-        and (other.pod_uid or one.pod_uid) == one.pod_uid
-        and (other.pod_uid is not None or (other.node, other.generation) == (one.node, one.generation))
+        and (
+            one.pod_uid == other.pod_uid
+            if other.pod_uid
+            else (one.node, one.generation) == (other.node, other.generation)
+        )
     )
 
 

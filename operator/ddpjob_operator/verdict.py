@@ -7,7 +7,7 @@ clock), and each is one function of what was observed. Must not: change a status
 from dataclasses import dataclass
 from datetime import datetime
 
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.conditions import FAILURES, Condition, Reason
 from ddpjob_api.report import Failure, JobReport, Outcome, RunState, TerminationMessage
 from ddpjob_api.spec import Spec
 from ddpjob_operator.ledger import accounted
@@ -84,6 +84,8 @@ def failed(
         reason = Reason.MAX_DISRUPTIONS_EXCEEDED
     elif reason in OF_WORKERS and failure and report.restarts >= spec.recovery.max_restarts:
         reason = Reason.MAX_RESTARTS_EXCEEDED
+    if reason not in FAILURES:  # launchers say it, and programs can say the same
+        reason = Reason.UNKNOWN
     return Verdict(condition=Condition.FAILED, reason=reason, message=words)
 
 

@@ -152,7 +152,7 @@ def test_reports_fit_into_the_status(kind: type, field: str) -> None:
 def test_the_conditions_are_those_of_the_list() -> None:
     text = SCHEMA["properties"]["status"]["properties"]["conditions"]["description"]
     for condition in Condition:
-        assert (condition.value in text) == (condition is not Condition.HUNG), condition
+        assert condition.value in text, condition
 
 
 @pytest.mark.parametrize("row", [row for row in RULES if row.in_crd], ids=lambda row: row.id)

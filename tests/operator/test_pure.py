@@ -1,20 +1,25 @@
 """The pure parts as tables: overlay, words, numbers for people, views, conditions."""
 
+import ast
 import copy
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.api.test_crd import SCHEMA, expected_type, schemas, walk
 from tests.operator.fake_api import last_words, terminated
 
-from ddpjob_api.codec import parse_spec
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.codec import Shape, parse_spec
+from ddpjob_api.conditions import FAILURES, Condition, Reason
 from ddpjob_api.efficiency import Efficiency
-from ddpjob_api.report import Failure, InEffect, Progress
+from ddpjob_api.report import Failure, InEffect, JobReport, Outcome, Progress, RunState
+from ddpjob_operator import verdict as verdict_module
 from ddpjob_operator.errors import error_of
 from ddpjob_operator.events import between
 from ddpjob_operator.model import (
@@ -37,6 +42,7 @@ from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.progress import bounded, duration, state_of
 from ddpjob_operator.settings import BadSetting, Settings, from_environment
 from ddpjob_operator.trouble import is_invalid, refusal_of
+from ddpjob_operator.verdict import announced
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RUNTIME = Runtime(image="trainer:1", trainer_version="1", protocol=1, template_hash="h")
@@ -262,6 +268,23 @@ STATUSES = st.builds(
 )  # fmt: skip
 
 
+STATUS_FIELDS = list(walk(Status, SCHEMA["properties"]["status"], "status"))
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "schema"), STATUS_FIELDS, ids=[path for path, _, _ in STATUS_FIELDS]
+)
+def test_a_field_of_the_status_stands_in_the_crd(path: str, shape: Shape, schema: Mapping[str, Any]) -> None:
+    """One that is missing there is pruned: the operator would forget it with each write."""
+    assert schema, f"{path} is not in crds/ddpjob.yaml"
+    assert schema["type"] == ("number" if shape.hint is float else expected_type(shape))
+
+
+def test_the_crd_has_no_field_of_the_status_that_the_types_lack() -> None:
+    listed = {path.replace("[]", "") for path, _ in schemas(SCHEMA["properties"]["status"], "status")}
+    assert listed - {"status"} == {path for path, _, _ in STATUS_FIELDS}
+
+
 @given(STATUSES)
 def test_a_status_is_read_back_as_it_was_written(status: Status) -> None:
     assert read_status(write_status(status)) == status
@@ -365,6 +388,30 @@ def test_a_result_is_bounded_json() -> None:
         "a": 1.5, "c": "x" * 1024, "e": True,
     }  # fmt: skip
     assert len(bounded({str(n): n for n in range(99)})) == 32
+
+
+@pytest.mark.parametrize("said", list(Reason))
+def test_a_job_has_failed_with_a_reason_of_the_closed_list(said: Reason) -> None:
+    spec = parse_spec({"script": {"args": ["a"]}})
+    report = JobReport(
+        protocol=1, name="train", state=RunState.FINISHED, term=1, generation=1, nodes_joined=1, nodes_expected=1,
+        outcome=Outcome.FAILED, last_failure=Failure(reason=said),
+    )  # fmt: skip
+    verdict = announced(report, spec)
+    assert verdict is not None
+    assert verdict.reason is (said if said in FAILURES else Reason.UNKNOWN)
+
+
+def test_every_reason_of_failed_in_the_code_is_in_the_closed_list() -> None:
+    given: set[str] = set()
+    for path in Path(verdict_module.__file__).parent.glob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "Verdict":
+                words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+                if words["condition"] == "Condition.FAILED":
+                    given.add(words["reason"].removeprefix("Reason."))
+    assert given - {"reason"} <= {reason.name for reason in FAILURES}
+    assert {"RENDEZVOUS_TIMEOUT", "DEADLINE_EXCEEDED", "INVALID_SPEC", "CONFIGURATION_REFUSED"} <= given
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,14 @@ class World:
         ]
 
 
+async def started(**spec: Any) -> World:
+    """A job whose ranks all train."""
+    world = await World().start()
+    await world.apply(**spec)
+    await world.run()
+    return world
+
+
 def node_body(name: str, at: datetime, *, ready: bool) -> Body:
     condition = {
         "type": "Ready",

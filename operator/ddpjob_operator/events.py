@@ -80,6 +80,11 @@ def between(old: Status, new: Status) -> list[Event]:
     return told
 
 
+def was_restored(name: str) -> Event:
+    """A child of a job that runs, such as `Service train`."""
+    return Event(type="Warning", reason="ChildRestored", message=f"{name} was deleted and is made again")
+
+
 def pace(old: Efficiency | None, new: Efficiency | None) -> list[Event]:
     """A rank that makes the others wait, and its end."""
     before, now = (old or Efficiency()).sentence(), (new or Efficiency()).sentence()

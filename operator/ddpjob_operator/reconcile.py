@@ -8,32 +8,32 @@ finalizers go, then pods are made. Must not: decide; `status.py` and `desired.py
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from ddpjob_api import __version__
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import PROTOCOL
-from ddpjob_api.names import pod_name, secret_name, service_name
+from ddpjob_api.names import pod_name
 from ddpjob_api.report import RunState
 from ddpjob_api.spec import Spec
-from ddpjob_operator import rendezvous, tally
-from ddpjob_operator.admit import admit, by_rules, ensure_secret, ensure_service
+from ddpjob_operator import due, tally
+from ddpjob_operator.admit import Gate, ensure_secret
 from ddpjob_operator.cache import Cache, Entry
 from ddpjob_operator.client import DDPJOBS, PODS, Client
 from ddpjob_operator.desired import PodSet, members, pod_set
+from ddpjob_operator.due import RETRY_SECONDS
 from ddpjob_operator.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
-from ddpjob_operator.events import Event, between
+from ddpjob_operator.events import between, was_restored
 from ddpjob_operator.hands import Hands, together
 from ddpjob_operator.hints import Hints, is_creating
 from ddpjob_operator.lost import Weighed, seen_alive, tolerations, weigh
-from ddpjob_operator.model import Runtime, Status, moment_of, write_status
+from ddpjob_operator.model import Runtime, Status, write_status
 from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import JobView, Key, PodView, job_of, owner_of, pod_of
-from ddpjob_operator.observed import ACCEPTED, Admission, Observed
+from ddpjob_operator.observed import ACCEPTED, Observed
 from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.poller import Poller
-from ddpjob_operator.progress import fold_report
 from ddpjob_operator.status import advance
 from ddpjob_operator.tally import Tally
 from ddpjob_operator.tokens import Tokens
@@ -41,25 +41,16 @@ from ddpjob_operator.trouble import Trouble, refusal_of
 
 log = logging.getLogger("ddpjob.reconcile")
 
-RETRY_SECONDS = 5.0
-"""What the cluster refused is tried again after this."""
 NOW = 0.0
-SECRET_SECONDS = 15.0
-"""A job's Secret is looked for as often (or jobs/5 s where that is longer): to watch Secrets, the operator would need
-the right to read all of them."""
 
 
 @dataclass
 class Memory:
     """What one operator remembers of a job between two looks; losing it costs a few requests."""
 
-    admitted: tuple[int, Admission] | None = None
-    """The spec's generation it was looked at for, and what came out."""
-    refused: Trouble | None = None
-    conflict: str | None = None
+    gate: Gate = field(default_factory=Gate)
     hints: Hints = field(default_factory=Hints)
     asked_to_stop: bool = False
-    secret_seen: datetime | None = None
     members: frozenset[str] = frozenset()
 
 
@@ -115,7 +106,11 @@ class Reconciler:
     async def _look(self, job: JobView, entry: Entry, pods: tuple[PodView, ...]) -> float | None:
         now = self._clock()
         memory = self._memory.setdefault(job.uid, Memory())
-        admission = await self._admission(job, entry, memory, now)
+        gate, runtime, jobs = memory.gate, self._runtime(job), len(self._cache.keys())
+        admission, restored = await gate.look(
+            self._client, self._tokens, job, entry, runtime, now=now, jobs=jobs
+        )
+        await self._hands.post(job, [was_restored(name) for name in restored], now)
         weighed = self._weigh(job, pods, now)
         pods = weighed.pods
         there = members(pods, job.spec.nodes if job.spec else 0)
@@ -127,11 +122,11 @@ class Reconciler:
             job=job,
             pods=pods,
             admission=admission,
-            runtime=self._runtime(job),
+            runtime=runtime,
             report=self._poller.report(job, there.get(0)),
             silent=self._poller.silent(job, there.get(0)),
             spent=self._poller.spent(job),
-            refused=memory.refused,
+            refused=gate.refused,
             nodes=weighed.trouble,
             hints=memory.hints.found,
         )
@@ -153,7 +148,24 @@ class Reconciler:
             again = await self._act(job, entry, status, plan, memory, fresh=written)
             if again is not None:
                 return again
-        return await self._later(job, seen, status, plan, memory, now, lost_due=weighed.due)
+        expires = due.expiry(status, job.spec)
+        if expires is not None and expires <= now:
+            log.info("%s: deleted, ttlSecondsAfterFinished is over", job.key)
+            await self._client.delete(DDPJOBS, job.key.namespace, job.key.name, uid=job.uid)
+            return None
+        if due.is_tried_again(status, job.spec, admission):
+            gate.conflict = None  # the status tells of it; the next look sees for itself
+        moments = due.moments(
+            status,
+            job.spec,
+            seen,
+            secret=gate.secret_due(jobs),
+            hints=[memory.hints.due(pod) for pod in there.values() if is_creating(pod)],
+            now=now,
+            progress_every=self._poller.progress_every,
+        )
+        moments += [moment for moment in (plan.again, weighed.due) if moment is not None]
+        return max(0.05, (min(moments) - now).total_seconds()) if moments else None
 
     def _weigh(self, job: JobView, pods: tuple[PodView, ...], now: datetime) -> Weighed:
         """The pods, with those given up whose node is lost."""
@@ -182,56 +194,6 @@ class Reconciler:
             protocol=PROTOCOL,
             template_hash=digest,
         )
-
-    async def _admission(self, job: JobView, entry: Entry, memory: Memory, now: datetime) -> Admission:
-        """What stands before the first pod, looked at once; afterwards only that Service and Secret are there."""
-        spec = job.spec
-        if spec is None or job.status.finished:
-            return ACCEPTED
-        if memory.conflict is not None:
-            return Admission(reason=Reason.NAME_CONFLICT, message=memory.conflict)
-        if job.status.runtime is not None and not spec.suspend:
-            return await self._children(job, spec, entry, memory, now)
-        known = memory.admitted
-        if known is not None and known[0] == job.generation and known[1].reason in (
-            Reason.ACCEPTED, Reason.INVALID_SPEC,
-        ):  # fmt: skip
-            return known[1]
-        found = by_rules(job, spec, job.status, self._runtime(job))
-        if found is ACCEPTED and not spec.suspend:
-            found = await admit(self._client, self._tokens, job, spec, entry, self._runtime(job))
-        memory.refused = None
-        if found.reason not in (Reason.ACCEPTED, Reason.INVALID_SPEC, Reason.NAME_CONFLICT):
-            memory.refused = Trouble(reason=found.reason, message=found.message)
-        if not spec.suspend:
-            memory.admitted = (job.generation, found)
-        return found
-
-    async def _children(
-        self, job: JobView, spec: Spec, entry: Entry, memory: Memory, now: datetime
-    ) -> Admission:
-        """Service and Secret of a job that runs, made again where somebody deleted them."""
-        restored = []
-        there = entry.service is not None and entry.service.owner_uid == job.uid
-        found = await ensure_service(self._client, job, spec, entry)
-        if found is ACCEPTED and not there:
-            restored.append(f"Service {service_name(job.key.name)}")
-        if memory.secret_seen is None:
-            memory.secret_seen = now
-        elif now - memory.secret_seen >= self._secret_every:
-            memory.secret_seen = now
-            if await self._tokens.restore(job):
-                restored.append(f"Secret {secret_name(job.key.name)}")
-        told = [
-            Event(type="Warning", reason="ChildRestored", message=f"{name} was deleted and is made again")
-            for name in restored
-        ]
-        await self._hands.post(job, told, now)
-        return found
-
-    @property
-    def _secret_every(self) -> timedelta:
-        return timedelta(seconds=max(SECRET_SECONDS, len(self._cache.keys()) / 5))
 
     async def _write(self, job: JobView, status: Status) -> JobView | None:
         """Put the status into the job. None: the job is not what we thought; the cache knows better now."""
@@ -306,13 +268,13 @@ class Reconciler:
                 return NOW
         found = await ensure_secret(self._tokens, job)
         if found is not ACCEPTED:
-            memory.conflict = found.message if found.reason is Reason.NAME_CONFLICT else None
+            memory.gate.conflict = found.message if found.reason is Reason.NAME_CONFLICT else None
             return RETRY_SECONDS
         results = await together(
             self._create(job, spec, status, runtime, index, memory) for index in plan.create
         )
         refused = next((result for result in results if isinstance(result, Trouble)), None)
-        changed, memory.refused = memory.refused != refused, refused
+        changed, memory.gate.refused = memory.gate.refused != refused, refused
         if changed:
             return NOW
         return RETRY_SECONDS if refused is not None or not all(result is True for result in results) else None
@@ -331,7 +293,7 @@ class Reconciler:
             made = await self._client.get(PODS, namespace, name)
             owner = owner_of(made["metadata"]) if made else None
             if made is not None and owner is None:
-                memory.conflict = f"Pod {name} exists and is not this job's"
+                memory.gate.conflict = f"Pod {name} exists and is not this job's"
             if made is None or owner != job.uid:
                 return False
         except (Forbidden, Invalid) as error:
@@ -352,51 +314,3 @@ class Reconciler:
                 return False
         await self._hands.release(pod for pod in strangers if live is None or pod.owner_uid != live.uid)
         return True
-
-    async def _later(
-        self,
-        job: JobView,
-        seen: Observed,
-        status: Status,
-        plan: PodSet,
-        memory: Memory,
-        now: datetime,
-        *,
-        lost_due: datetime | None,
-    ) -> float | None:
-        """Seconds until something is due by the clock alone."""
-        spec = job.spec
-        due: list[timedelta] = []
-        if plan.again is not None:
-            due.append(plan.again - now)
-        if lost_due is not None:
-            due.append(lost_due - now)
-        if status.finished:
-            end = moment_of(status.completion_time)
-            if spec is not None and spec.ttl_after_finished is not None and end is not None:
-                left = end + spec.ttl_after_finished - now
-                if left <= timedelta():
-                    log.info("%s: deleted, ttlSecondsAfterFinished is over", job.key)
-                    await self._client.delete(DDPJOBS, job.key.namespace, job.key.name, uid=job.uid)
-                    return None
-                due.append(left)
-        elif spec is not None and not spec.suspend:
-            if spec.active_deadline is not None and status.active_since:
-                due.append(spec.active_deadline - status.active_for(now))
-            if memory.secret_seen is not None and status.runtime is not None:
-                due.append(memory.secret_seen + self._secret_every - now)
-            met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.report)
-            if met_by is not None:
-                due.append(met_by - now)
-            if seen.admission.reason not in (Reason.ACCEPTED, Reason.INVALID_SPEC):
-                memory.conflict = None
-                due.append(timedelta(seconds=RETRY_SECONDS))
-            due += [
-                memory.hints.due(pod) - now
-                for pod in members(seen.pods, spec.nodes).values()
-                if is_creating(pod)
-            ]
-            written_at = moment_of(status.progress.updated_at) if status.progress else None
-            if written_at is not None and fold_report(status, seen.report, now=now) != status:
-                due.append(written_at + self._poller.progress_every - now)
-        return max(0.05, min(due).total_seconds()) if due else None

@@ -25,6 +25,7 @@ STATES = {
     "Failed": "bold red",
     "Restarting": "yellow",
     "Pending": "yellow",
+    "Unknown": "yellow",
     "Suspended": "cyan",
     "Stopped": "cyan",
 }

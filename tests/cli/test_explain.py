@@ -137,6 +137,21 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "NetworkPolicy",
     ),
     (
+        "nobody knows whether it runs",
+        replace(
+            not_ready("PodsStarting", "0 of 2 pods are ready"),
+            conditions=conditions(
+                PodsReady=("False", "PodsStarting", ""),
+                RendezvousReady=("False", "WaitingForRanks", "the ranks are joining"),
+                Running=("Unknown", "CoordinatorSilent", "the coordinator, the launcher of node 0, does not answer"),
+            ),
+            pods=tuple(PodSeen(name=f"digits-{n}", index=n, phase="Running") for n in range(2)),
+        ),
+        Weight.STOPS,
+        "whether it runs is not known: the coordinator",
+        "NetworkPolicy between the operator",
+    ),
+    (
         "a queue holds the pods",
         replace(
             not_ready("PodsStarting", "0 of 2"), pods=(PodSeen(name="digits-0", index=0, phase="Pending", gated=True),)

@@ -128,6 +128,15 @@ def joining(seen: Observation) -> Iterator[Finding]:
     up = [pod for pod in seen.pods if pod.phase == "Running" and not pod.leaving]
     if running is not None and running.status == "True":
         return
+    if running is not None and running.status == "Unknown":
+        yield Finding(
+            weight=Weight.STOPS,
+            what=f"whether it runs is not known: {running.message}",
+            where="Running",
+            do=f"ddpjob logs {seen.name} shows whether it does; a NetworkPolicy between the operator and its pods "
+            "(port metrics), or a node that has no time to answer, is in the way",
+        )
+        return
     if len(up) < seen.nodes:
         there = f"{len(up)} of {seen.nodes} pods run"
         oldest = max((pod.age_seconds for pod in seen.pods if pod.phase == "Pending"), default=0.0)

@@ -6,6 +6,8 @@ The real ones run in `programs/`; here it is about who wins, what is said, and t
 import dataclasses
 import inspect
 import json
+import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,8 +45,16 @@ ALL = {
 }
 
 
-def shared(folder: Path, **ddp: Any) -> Shared:
+def new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def shared(folder: Path, directory: Path | None = None, **ddp: Any) -> Shared:
+    """The instrumentation of a rank with its page in `folder`; `directory`: where the job's checkpoints are."""
     environment = {WorkerEnv.SETTINGS.value: json.dumps(ddp)}
+    if directory is not None:
+        environment |= {WorkerEnv.CHECKPOINT.value: "{}", WorkerEnv.CHECKPOINT_DIR.value: str(directory)}
     worker = Worker(Page(folder / "page", create=True), environment)
     notices = Notices(worker)
     guard = Guard(worker, notices)
@@ -279,6 +289,7 @@ class LightningTrainer:
     def __init__(self, **kwargs: Any) -> None:
         self.given, self.called = kwargs, list[Any]()
         self.callbacks: list[Any] = []
+        self.global_step = 0
         self.accumulate_grad_batches = kwargs.get("accumulate_grad_batches", 1)
 
     def fit(self, model: Any, ckpt_path: Any = None) -> str:
@@ -372,44 +383,66 @@ def recomputing_program(found: Shared) -> Any:
     return [Fresh.forward(each) for each in range(3)]
 
 
-PLACES = (
-    # where our own code fails
-    (Settings, "over_framework"),
-    (Verdicts, "learn_checkpointing"),
-    (Saving, "saved"),
-    (Saving, "went_on"),
-    (Saving, "redirected"),
-    (Clock, "_enter"),
-    (Shared, "use_cpu"),
-)
+CALLBACKS = {
+    "transformers.trainer_callback": SimpleNamespace(TrainerCallback=object),
+    "lightning.callbacks": SimpleNamespace(Callback=object),
+}
+"""Modules that are there where their framework is."""
+
+Program = Callable[[Shared], Any]
+PLACES: list[tuple[Program, type, str, dict[str, Any] | None]] = [
+    # where our own code fails, and what of the resource is in effect all the same (None: that hook was all)
+    (accelerate_program, Shared, "use_cpu", None),
+    (accelerate_program, Settings, "over_framework", None),
+    (accelerate_program, Saving, "saved", ALL),
+    (accelerate_program, Saving, "went_on", ALL),
+    (accelerate_program, Clock, "_enter", ALL),
+    (huggingface_program, Shared, "use_cpu", {"gradientAccumulationSteps": 4}),
+    (huggingface_program, Settings, "over_framework", None),
+    (huggingface_program, Saving, "redirected", ALL),
+    (huggingface_program, Clock, "_enter", ALL),
+    (lightning_program, Settings, "over_framework", None),
+    (lightning_program, Saving, "saved", ALL),
+    (lightning_program, Clock, "_enter", ALL),
+    (recomputing_program, Verdicts, "learn_checkpointing", None),
+]
 
 
 @pytest.mark.parametrize(
-    "program", [accelerate_program, huggingface_program, lightning_program, recomputing_program]
+    ("program", "kind", "name", "kept"),
+    PLACES,
+    ids=[f"{program.__name__}-{name}" for program, _, name, _ in PLACES],
 )
 def test_a_fault_of_ours_in_a_frameworks_hook_leaves_the_program_as_it_is(
-    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    program: Program,
+    kind: type,
+    name: str,
+    kept: dict[str, Any] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "bare").mkdir()
-    bare = shared(tmp_path / "bare", overrides="Report")
-    bare.worker.live = bare.worker.measured = False  # as in a child: all hooks stand aside
-    expected = program(bare)
+    for module, stand_in in CALLBACKS.items():
+        monkeypatch.setitem(sys.modules, module, stand_in)
+    whole = shared(new(tmp_path / "whole"), **(kept or {}))
+    if kept is None:
+        whole.worker.live = whole.worker.measured = False  # as in a child: all hooks stand aside
+    expected = program(whole)
     called: list[str] = []
 
-    def fail(kind: type, name: str) -> Any:
-        def failing(*args: Any, **kwargs: Any) -> Any:
-            called.append(f"{kind.__name__}.{name}")
-            raise RuntimeError("a fault of ours")
+    def fail(*args: Any, **kwargs: Any) -> None:
+        called.append(name)
+        raise RuntimeError("a fault of ours")
 
-        return failing
-
-    for kind, name in PLACES:
-        monkeypatch.setattr(kind, name, fail(kind, name))
+    monkeypatch.setattr(kind, name, fail)
     capfd.readouterr()
-    broken = shared(tmp_path, **ALL)
+    directory = new(tmp_path / "checkpoints") if name == "redirected" else None
+    broken = shared(new(tmp_path / "broken"), directory=directory, **ALL)
     assert program(broken) == expected
-    assert called, "the fault was met"
+    assert set(called) == {name}, "the fault was met"
     assert capfd.readouterr().err.count("is not measured any more, and its training goes on") == 1
+    [warning] = [each for each in broken.notices.warnings if "is not measured any more" in each]
+    assert "RuntimeError: a fault of ours" in warning
     assert not broken.worker.measured
 
 

@@ -240,6 +240,19 @@ def test_the_error_file_has_the_programs_own_words_and_line(
     assert (rank.error["ddpjob"]["peerLost"], rank.error["ddpjob"]["refused"]) == (False, False)
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_an_error_inside_of_a_package_is_the_programs_line_wherever_packages_lie(
+    folder: str, tmp_path: Path
+) -> None:
+    packages = tmp_path / folder
+    packages.mkdir()
+    (packages / "elsewhere.py").write_text("def call():\n    raise ValueError('bad shape')")
+    (tmp_path / "train.py").write_text("import elsewhere\n\nelsewhere.call()")
+    [rank] = run(tmp_path, ["train.py"], world_size=1, extra={"PYTHONPATH": str(packages)})
+    assert rank.error["message"]["message"] == "ValueError: bad shape"
+    assert rank.error["ddpjob"]["location"] == "train.py:3"
+
+
 GONE = "RuntimeError('[/w/gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.7]:4711')"
 LATE = (
     "RuntimeError('[/w/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation')"

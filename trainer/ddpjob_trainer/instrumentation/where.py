@@ -9,6 +9,8 @@ import sys
 import sysconfig
 from types import CodeType, FrameType, TracebackType
 
+from ddpjob_trainer import learned
+
 PACKAGES = tuple(
     os.path.realpath(path) + os.sep
     for path in {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
@@ -52,14 +54,17 @@ def innermost(trace: TracebackType | None) -> str:
 
 
 def is_users(code: CodeType, module: object) -> bool:
-    """A file outside of Python's own folders and of ours, or the program itself, wherever it is installed."""
+    """A file that is not Python's, not ours and in no folder of packages, or the program itself, wherever it is.
+
+    Packages may lie beside this Python's own: in dist-packages, ~/.local, on PYTHONPATH.
+    """
     name = code.co_filename
     if name.startswith("<"):
         return module == "__main__"
     path = resolved(name)
     if path.startswith(OURS):
         return False
-    return module == "__main__" or not path.startswith(PACKAGES)
+    return module == "__main__" or not (path.startswith(PACKAGES) or learned.FOLDERS.match(path))
 
 
 def resolved(name: str) -> str:

@@ -299,8 +299,7 @@ def compare(cluster: Cluster, namespace: str, what: str, rounds: int, kills: int
         base = median(theirs, place)
         for side in SIDES:
             one = median(results[side.name], place)
-            mark = "≥ " if any(len(r) <= place or r[place].limited for r in results[side.name]) else ""
-            print(f"{fault}, {label}: {side.name} {mark}{one:.2f} s, {one / base:.2f} × {SIDES[-1].name}")
+            print(f"{fault}, {label}: {side.name} {one} s, {ratio(one, base)} × {SIDES[-1].name}")
     for side in SIDES:
         made = [recovery for run in results[side.name] for recovery in run if recovery.parts]
         names = [name for name in PARTS if any(name in recovery.parts for recovery in made)]
@@ -311,9 +310,16 @@ def compare(cluster: Cluster, namespace: str, what: str, rounds: int, kills: int
         print(f"{fault}, {side.name}, where the time goes (median of {len(made)}): {split}")
 
 
-def median(runs: list[list[Recovery]], place: int) -> float:
-    """Over the rounds; one that was given up before has its limit."""
-    return statistics.median([(run[place] if len(run) > place else run[-1]).total for run in runs])
+def median(runs: list[list[Recovery]], place: int) -> Recovery:
+    """Over the rounds; one that was given up before has its limit, and then the median is at least this long."""
+    found = [run[min(place, len(run) - 1)] for run in runs]
+    return Recovery(statistics.median([one.total for one in found]), any(one.limited for one in found))
+
+
+def ratio(one: Recovery, base: Recovery) -> str:
+    """`one` in units of `base`, and ≥ or ≤ where one of them is only known to be longer; ? where both are."""
+    mark = {(True, True): "? ", (True, False): "≥ ", (False, True): "≤ "}.get((one.limited, base.limited), "")
+    return f"{mark}{one.total / base.total:.2f}"
 
 
 if __name__ == "__main__":

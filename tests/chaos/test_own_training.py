@@ -188,7 +188,7 @@ def test_a_lost_node_is_replaced_elsewhere_and_named(
         )
         training.strike()
         plug_in = faults.cut_node(node)
-        status = incident.recovered(disruptions=1, timeout=300)
+        status = incident.recovered(disruptions=1, timeout=240)
         incident.kept(1 - rank)
         assert training.rank_pod(rank)["spec"]["nodeName"] != node
         assert status["lastFailure"]["hostNode"] == node

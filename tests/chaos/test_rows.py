@@ -200,15 +200,16 @@ def test_parted_pods_go_on_when_they_are_joined(training: Training, faults: Faul
 
 
 @slow
-@pytest.mark.parametrize("index", [1, 0])
+@pytest.mark.parametrize(("index", "seconds"), [(1, 60), (0, 120)])
 def test_a_launcher_that_stands_still_is_a_lost_one_until_it_moves_again(
-    training: Training, faults: Faults, table: Table, index: int
+    training: Training, faults: Faults, table: Table, index: int, seconds: float
 ) -> None:
+    """That of pod 0 is the coordinator: the status knows once the operator no longer waits for its answer."""
     with table.row(f"launcher of pod {index}: SIGSTOP for some seconds") as row:
         incident = Incident.before(training, row)
         one = faults.process(training, index, LAUNCHER)
         go_on = faults.freeze(one)
-        training.job.until(lambda job: not is_true("Running")(job), "it does not run", 120)
+        training.job.until(lambda job: not is_true("Running")(job), "it does not run", seconds)
         incident.begins()
         go_on()
         incident.recovered(disruptions=1)

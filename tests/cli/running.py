@@ -15,15 +15,18 @@ from typing import Any, Self
 from tests.cli.jobs import COMMAND
 
 SECONDS = 240.0
-"""Deadline of every wait: a loaded machine is slow, a hang is a failure."""
+"""From the start of a run, all that is waited for: a loaded machine is slow, a hang is a failure, told before pytest's."""
 
 
 class Running:
     """Started on entry; killed on exit if it is still there."""
 
-    def __init__(self, *arguments: str | Path, cwd: Path, under: Sequence[str] = ()) -> None:
-        """`under`: a command that runs it, as `nohup` does."""
+    def __init__(
+        self, *arguments: str | Path, cwd: Path, under: Sequence[str] = (), seconds: float = SECONDS
+    ) -> None:
+        """`under`: a command that runs it, as `nohup` does; `seconds`: its deadline, where pytest's is later."""
         self.under = under
+        self.seconds = seconds
         self.arguments = [str(argument) for argument in arguments]
         self.cwd = cwd
         self.lines: list[str] = []
@@ -39,6 +42,7 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.deadline = time.monotonic() + self.seconds
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         return self
@@ -60,18 +64,26 @@ class Running:
             self._queue.put(line.rstrip("\n"))
         self._queue.put(None)
 
+    @property
+    def left(self) -> float:
+        """Seconds until its deadline."""
+        return max(0.0, self.deadline - time.monotonic())
+
     def wait_for(self, text: str) -> str:
         """The next line with `text` in it."""
-        deadline = time.monotonic() + SECONDS
         try:
-            while (line := self._queue.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+            while (line := self._queue.get(timeout=self.left)) is not None:
                 self.lines.append(line)
                 if text in line:
                     return line
         except queue.Empty:
             said = "\n".join(self.lines)
-            raise AssertionError(f"not within {SECONDS:.0f} s: {text!r}:\n{said}") from None
+            raise AssertionError(f"not within {self.seconds:.0f} s of its start: {text!r}:\n{said}") from None
         raise AssertionError(f"it ended without {text!r}:\n" + "\n".join(self.lines))
+
+    def until(self, condition: Any, what: str) -> None:
+        """Wait for something that the run's lines do not tell."""
+        until(condition, what, self.left)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -85,18 +97,18 @@ class Running:
 
     def _stdout(self) -> str:
         assert self.process.stdout is not None
-        self.process.wait(SECONDS)
+        self.process.wait(self.left)
         self._reader.join()
         while (line := self._queue.get()) is not None:
             self.lines.append(line)
         return self.process.stdout.read()
 
 
-def until(condition: Any, what: str) -> None:
+def until(condition: Any, what: str, seconds: float = SECONDS) -> None:
     """Wait for something that sends no event (a process that vanishes)."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not within {SECONDS:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.05)
 
 

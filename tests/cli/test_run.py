@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 from tests.cli.jobs import COMMAND, TASK, ddpjob, document, last_json, write
-from tests.cli.running import Running, alive, processes_with, until
+from tests.cli.running import Running, alive, processes_with
 
 from ddpjob_cli import main as entry
 from ddpjob_cli.document import Document
@@ -274,7 +274,7 @@ def test_a_second_ctrl_c_kills_what_does_not_want_to_end_and_what_hides(tmp_path
     spec = shell(deaf, nodes=1, recovery={"gracePeriodSeconds": 600})
     with Running(write(tmp_path, spec), cwd=tmp_path) as run:
         run.wait_for("] ready")
-        until((tmp_path / "hidden").exists, "the program's child has started")
+        run.until((tmp_path / "hidden").exists, "the program's child has started")
         run.signal(signal.SIGINT)
         run.wait_for("saving and stopping")
         run.signal(signal.SIGINT)
@@ -299,9 +299,9 @@ def test_a_directory_has_one_run_at_a_time_and_is_free_once_that_is_killed(tmp_p
         )
         pids = [int((tmp_path / f"pid-{node}").read_text()) for node in (0, 1)]
         run.signal(signal.SIGKILL)
-        until(lambda: not any(map(alive, pids)), "the programs end with their ddpjob run")
+        run.until(lambda: not any(map(alive, pids)), "the programs end with their ddpjob run")
         state = str(tmp_path / ".ddpjob/job/token")
-        until(lambda: not processes_with(DDPJOB_TOKEN_FILE=state), "the launchers end too")
+        run.until(lambda: not processes_with(DDPJOB_TOKEN_FILE=state), "the launchers end too")
     write(tmp_path, shell("true"))
     assert ddpjob("run", file, cwd=tmp_path).returncode == 0
 

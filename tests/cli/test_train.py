@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path) -> None:
-    with Running(EXAMPLES / "digits.yaml", cwd=tmp_path) as run:
+    with Running(EXAMPLES / "digits.yaml", cwd=tmp_path, seconds=480) as run:
         assert "bucketCapMB 1, broadcastBuffers true" in run.wait_for("DDP settings in effect")
         run.wait_for("[rank 0] epoch 3 step 69/138")
         token = str(tmp_path / ".ddpjob/digits/token")
@@ -50,7 +50,7 @@ def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path
 
 def test_ctrl_c_saves_and_the_same_command_goes_on_from_there(tmp_path: Path) -> None:
     options = ("--nodes", "1", "--processes-per-node", "2", *COLD, "--set", "task.seed=1")
-    with Running(EXAMPLES / "digits.yaml", *options, cwd=tmp_path) as run:
+    with Running(EXAMPLES / "digits.yaml", *options, cwd=tmp_path, seconds=480) as run:
         run.wait_for("[rank 0] epoch 1 step 23/138")
         run.signal(signal.SIGINT)
         code, ending = run.end()
@@ -105,9 +105,13 @@ def test_the_guides_values_are_in_effect_on_a_cpu_with_gloo(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, and NCCL would run")
-def test_nccl_without_a_gpu_is_refused_once_and_not_tried_again(tmp_path: Path) -> None:
-    options = ("--nodes", "1", "--backend", "NCCL", "--json")
-    result = ddpjob("run", EXAMPLES / "script.yaml", *options, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("name", "options"), [("script", ("--backend", "NCCL")), ("hf-guide", ())], ids=["option", "the guide's"]
+)
+def test_nccl_without_a_gpu_is_refused_once_and_not_tried_again(
+    tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    result = ddpjob("run", EXAMPLES / f"{name}.yaml", "--nodes", "1", *options, "--json", cwd=tmp_path)
     ending = last_json(result)
     assert (result.returncode, ending["outcome"]) == (86, "Refused")
     assert ending["message"].startswith(

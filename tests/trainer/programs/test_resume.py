@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.cli.jobs import ddpjob, last_json, write
-from tests.cli.running import Running, processes_with, until
+from tests.cli.running import Running, processes_with
 from tests.trainer.programs.matrix import HERE
 
 from ddpjob_trainer.script_checkpoints import find, newest
@@ -35,12 +35,12 @@ def steps(directory: Path) -> list[int]:
 def follow(run: Running, folder: Path, steps_in_all: int, goes_on: str) -> tuple[int, dict[str, Any]]:
     """Kill a rank when something is saved, damage the newest, stop the next generation; returns how it ended."""
     directory = folder / ".ddpjob/job/checkpoints"
-    until(lambda: max(steps(directory), default=0) >= 6, "two checkpoints")
+    run.until(lambda: max(steps(directory), default=0) >= 6, "two checkpoints")
     for pid in processes_with(DDPJOB_CHECKPOINT_DIR=str(directory), RANK="1"):
         os.kill(pid, signal.SIGKILL)
     went_on = run.wait_for(goes_on)
     step = int(went_on.rpartition("-" if "checkpoint-" in went_on else "=")[2].removesuffix(".ckpt"))
-    until(lambda: max(steps(directory)) > step, "the next checkpoint")
+    run.until(lambda: max(steps(directory)) > step, "the next checkpoint")
     run.signal(signal.SIGINT)
     code, ending = run.end()
     assert (code, ending["outcome"], ending["restarts"]) == (85, "Stopped", 1), run.lines
@@ -54,7 +54,7 @@ def test_a_trainer_script_goes_on_from_its_own_checkpoint(tmp_path: Path) -> Non
     file = job(tmp_path, str(TRAINER), "--steps", "60")
     directory = tmp_path / ".ddpjob/job/checkpoints"
     output = directory / "trainer_output"
-    with Running(file, cwd=tmp_path) as run:
+    with Running(file, cwd=tmp_path, seconds=480) as run:
         said = run.wait_for("override: checkpoint")
         assert str(output) in said and "hf_trainer.py:" in said
         _, ending = follow(run, tmp_path, 60, "Hugging Face's Trainer goes on from")
@@ -74,5 +74,5 @@ def test_a_trainer_script_goes_on_from_its_own_checkpoint(tmp_path: Path) -> Non
 
 def test_a_lightning_script_goes_on_from_its_own_checkpoint(tmp_path: Path) -> None:
     file = job(tmp_path, str(HERE / "lightning_fit.py"), "--epochs", "40", "--checkpoints")
-    with Running(file, cwd=tmp_path) as run:
+    with Running(file, cwd=tmp_path, seconds=480) as run:
         follow(run, tmp_path, 320, "Lightning goes on from")

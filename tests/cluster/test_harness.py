@@ -17,6 +17,7 @@ from tests.cluster.harness import (
     Process,
     TimedOut,
     eventually,
+    kind,
     paths,
     process,
     residue,
@@ -369,6 +370,36 @@ def test_a_slot_that_nobody_needs_changes_hands_with_its_store_and_leftovers(
     assert (now.clone, now.processes) == (str(paths.CLONE), former.processes), (
         "what to clean up is still on record"
     )
+
+
+def test_the_pods_of_kind_are_reached_from_here_until_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without kind: what would be run."""
+    monkeypatch.setattr(paths, "cache", lambda: tmp_path)
+    monkeypatch.setattr(kind.Kind, "tool", lambda _, name: Path(name))
+    commands: list[str] = []
+
+    def run(*argv: object, **_: object) -> str:
+        commands.append(" ".join(map(str, argv)))
+        addresses = [
+            {"type": "Hostname", "address": "worker"},
+            {"type": "InternalIP", "address": "172.18.0.3"},
+        ]
+        node = {"spec": {"podCIDR": "10.244.1.0/24"}, "status": {"addresses": addresses}}
+        return json.dumps({"items": [node]}) if " get node " in commands[-1] else ""
+
+    monkeypatch.setattr(kind, "run", run)
+    monkeypatch.setattr(kind, "succeeds", lambda *argv: run(*argv) == "")
+    here = kind.Kind()
+    here._folder.mkdir(parents=True)
+    here._route_to_pods()
+    change = " ".join((*kind.AS_ROOT, "ip route {} 10.244.1.0/24 via 172.18.0.3"))
+    assert commands[-1] == change.format("replace")
+    monkeypatch.setattr(shutil, "which", lambda name: None)  # no engine is asked
+    here.down()
+    assert change.format("del") in commands
+    assert not here._folder.exists()
 
 
 def snapshot() -> dict[str, set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal as signals
@@ -11,9 +12,9 @@ from pathlib import Path
 from . import binaries, images, paths, process, slot
 from .binaries import KUBERNETES
 from .context import on_path_or_built
-from .errors import CannotRun
+from .errors import CannotRun, CommandFailed
 from .process import Process
-from .progress import step
+from .progress import say, step
 from .shell import digest, run, succeeds
 
 CONFIG = """kind: Cluster
@@ -74,6 +75,8 @@ class Kind:
                 flags = ["--name", self._name, "--config", str(config), "--kubeconfig", str(self.kubeconfig)]
                 with step(f"creating the kind cluster {self._name}"):
                     self._kind("create", "cluster", "--wait=180s", *flags)
+                    self._kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=120s")
+            self._route_to_pods()
             self._start_kwok()
             owner = slot.read_owner(self._record)
             assert owner is not None
@@ -93,6 +96,9 @@ class Kind:
     def down(self) -> None:
         owner = slot.read_owner(self._record)
         process.stop(owner.processes if owner else (), grace_seconds=5)
+        if self._routes.exists():
+            for route in self._routes.read_text().splitlines():
+                succeeds(*AS_ROOT, "ip", "route", "del", *route.split())
         self._kind("delete", "cluster", "--name", self._name)
         slot.write_owner(self._record, None)
         for folder in (self._folder / "shared").glob("*"):
@@ -172,7 +178,7 @@ class Kind:
             f"{manifests}/kube-apiserver.yaml",
             f"{manifests}/manifests/kube-apiserver.yaml",
         )
-        run(self.tool("kubectl"), f"--kubeconfig={self.kubeconfig}", "get", "--raw", "/readyz", timeout=120)
+        self._kubectl("get", "--raw", "/readyz", timeout=120)
 
     def enforce_network_policies(self) -> None:
         """kind's own network does (since kind 0.24)."""
@@ -190,6 +196,28 @@ class Kind:
     @property
     def _control(self) -> str:
         return f"{self._name}-control-plane"
+
+    @property
+    def _routes(self) -> Path:
+        """Routes from this machine to the pods of each node, a line each."""
+        return self._folder / "routes"
+
+    def _route_to_pods(self) -> None:
+        """Have this machine reach pods by their addresses, as a Prometheus beside the cluster does.
+
+        Where it cannot (Docker Desktop, no root), the tests that ask for it fail, and only those.
+        """
+        names = (self._control, *self.nodes)
+        routes = []
+        for node in json.loads(self._kubectl("get", "node", *names, "-o", "json"))["items"]:
+            addresses = {each["type"]: each["address"] for each in node["status"]["addresses"]}
+            routes.append(f"{node['spec']['podCIDR']} via {addresses['InternalIP']}")
+        self._routes.write_text("\n".join(routes))
+        try:
+            for route in routes:
+                run(*AS_ROOT, "ip", "route", "replace", *route.split())
+        except (CommandFailed, OSError) as failure:
+            say(f"pods cannot be reached from this machine: {failure}")
 
     def _start_kwok(self) -> None:
         owner = slot.read_owner(self._record)
@@ -220,6 +248,9 @@ class Kind:
 
     def _exec(self, node: str, *argv: str) -> str:
         return run(self.engine, "exec", node, *argv)
+
+    def _kubectl(self, *argv: str, timeout: float | None = None) -> str:
+        return run(self.tool("kubectl"), f"--kubeconfig={self.kubeconfig}", *argv, timeout=timeout)
 
     def _kind(self, *argv: str) -> str:
         return run("kind", *argv, timeout=900, env={"KIND_EXPERIMENTAL_PROVIDER": self.engine})

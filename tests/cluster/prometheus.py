@@ -5,11 +5,12 @@ import re
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Prometheus:
     url: str
     targets: Path
     """The file that says what to scrape."""
+    fired: set[str] = field(default_factory=set, compare=False)
+    """Alerts that were waited for and came (`fires`)."""
 
     def discover(self, *pods: Mapping[str, Any]) -> None:
         """Know these pods, as discovery by Kubernetes would show them."""
@@ -36,10 +39,18 @@ class Prometheus:
         beside.replace(self.targets)
 
     def query(self, expression: str) -> Series:
-        """The instant vector of an expression, by its sorted labels."""
+        """The instant vector of an expression, by its sorted labels.
+
+        Raises:
+            ValueError: Prometheus cannot evaluate it; its own words.
+        """
         address = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            body = json.load(answer)
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                body = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ValueError(f"{expression}: {error.read().decode()}") from None
         return {
             tuple(sorted(one["metric"].items())): float(one["value"][1]) for one in body["data"]["result"]
         }
@@ -55,6 +66,16 @@ class Prometheus:
             if time.monotonic() > end:
                 raise TimedOut(f"{expression}: still {found} after {timeout} s")
             time.sleep(0.5)
+        return found
+
+    def fires(self, alert: str, timeout: float = 120, **labels: str) -> Series:
+        """What an alert fires for, once it does.
+
+        Raises:
+            TimedOut: it did not.
+        """
+        found = self.until(firing(alert, **labels), bool, timeout)
+        self.fired.add(alert)
         return found
 
 

@@ -1,4 +1,4 @@
-# `make demo` trains on this machine, `make test` checks everything. Both install what they need into .venv.
+# `make demo` trains on this machine, `make test` checks each part of it. Both install what they need into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
@@ -6,16 +6,19 @@ HARNESS := $(BIN)/python -m tests.cluster.harness
 # What `make test` leaves out: see tests/README.md.
 BOUNDED := not slow and not gpu
 
-.PHONY: demo test test-all chaos settings-matrix lint test-torch unit format docs cluster-up cluster-down demo-cluster clean
+.PHONY: demo test test-all slow chaos settings-matrix lint test-torch unit format docs cluster-up cluster-down demo-cluster clean
 
 demo: .venv/.trainer                 ## train the digits example with 2 ranks on this machine
 	$(BIN)/ddpjob run examples/digits.yaml
 
-test: lint                           ## what CI runs: linters, types, unit tests, one end-to-end pass on a cluster
+test: lint                           ## linters, types, unit tests, one end-to-end pass on a cluster
 	$(BIN)/pytest -m "$(BOUNDED)"
 
 test-all: lint                       ## everything that can run here
 	$(BIN)/pytest -m "not gpu"
+
+slow: .venv/.dev                     ## what `make test` leaves out because it takes long
+	$(BIN)/pytest -m "slow and not chaos and not gpu"
 
 chaos: .venv/.dev                    ## break trainings on a cluster in every way we know, and say what it cost
 	$(BIN)/pytest -m chaos

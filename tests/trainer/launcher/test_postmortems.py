@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from ddpjob_api.codec import load
@@ -47,6 +48,19 @@ def test_the_newest_five_are_kept_also_when_a_new_run_counts_from_1(tmp_path: Pa
         "generation-1",
         *(f"generation-{n}" for n in range(14, 18)),
     }
+
+
+def test_a_verdict_of_an_earlier_run_does_not_stay_beside_new_stacks(tmp_path: Path) -> None:
+    first, verdict = replace(RANK, node=0), tmp_path / "generation-7" / "verdict.json"
+    earlier, again = keeper(tmp_path)[0], keeper(tmp_path)[0]
+    earlier.examined(7, [first])
+    earlier.judged([HANG])
+    again.examined(7, [first])
+    assert not verdict.exists()
+    again.judged([HANG])
+    again.examined(7, [first])
+    keeper(tmp_path)[0].examined(7, [RANK])
+    assert verdict.exists(), "only node 0 hears verdicts, so that no other one in a shared folder takes away a new one"
 
 
 def test_the_newest_is_said_again_at_the_end_and_a_verdict_once(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ class PostMortems:
         target = self._folder / f"generation-{generation}"
         try:
             target.mkdir(parents=True, exist_ok=True)
+            if generation not in self._judged and any(rank.node == 0 for rank in ranks):
+                # A run that is started again counts from 1, and is not judged by what the one before left.
+                (target / VERDICT_FILE).unlink(missing_ok=True)
             for rank in ranks:
                 name = f"rank-{rank.view.rank}"
                 (target / f"{name}.txt").write_text(rank.stacks or NO_STACKS)

@@ -14,10 +14,11 @@ def heard(job: Job, now: float, member: Member, message: Beat) -> None:
     if not message.sums:
         return
     change = job.windows.hear(now, member.node * job.settings.processes_per_node, message.sums)
-    found = job.efficiency()
-    if change is None or found is None:
+    if change is None:
         return
     if change.after is not None:
+        found = job.efficiency()
+        assert found is not None
         job.say(f"{found.sentence()} ({1000 * change.after.excess:.0f} ms more per step than the others)")
     elif change.before is not None:
         where = job.place(change.before.rank)

@@ -206,7 +206,7 @@ class JobReport:
     efficiency: Efficiency | None = None
     """How well the ranks work together, once enough steps were made."""
     hung: bool = False
-    """The generation is stopped because no step was made."""
+    """A generation hung (no step was made, or collectives timed out), and no step has been made since."""
     passed_over: str = limited("", max_length=512)
     """Checkpoints that were damaged, so that this generation goes on from elsewhere."""
     spent: Spent | None = None

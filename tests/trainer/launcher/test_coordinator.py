@@ -742,6 +742,7 @@ def test_a_time_out_is_of_the_rank_that_did_not_come_and_not_of_those_that_waite
     assert failure is not None
     assert (failure.reason, failure.rank, failure.exit_code) == (Reason.NO_PROGRESS, 1, 87)
     assert "rank 0 waited for it until the time-out (RuntimeError: Timed out waiting)" in failure.message
+    assert core.report().hung
 
 
 def test_ranks_that_all_evaluate_stop_where_they_are() -> None:

@@ -176,9 +176,13 @@ def continue_soft(job: Job, now: float, halt: Halt) -> None:
         stop(job, now, "not every rank reached the stop step in time")
 
 
+def is_hang(verdict: Verdict) -> bool:
+    return verdict.failure is not None and verdict.failure.reason is Reason.NO_PROGRESS
+
+
 def use_of(job: Job, verdict: Verdict, *, lived: bool) -> Use:
     """What the time since the last step was for, in a generation that ends."""
-    if verdict.failure is not None and verdict.failure.reason is Reason.NO_PROGRESS:
+    if is_hang(verdict):
         return Use.HANG
     unseen = lived and not job.book.sees_steps
     return Use.OTHER if unseen or job.job_stop else Use.RESTART
@@ -195,6 +199,7 @@ def conclude(job: Job, now: float, halt: Halt) -> None:
     )
     if not verdict.certain and now < halt.opened + LOST_GRACE_SECONDS:
         return
+    job.hung = job.hung or is_hang(verdict)  # that of a time-out is known only now
     charge = verdict.charge
     if charge is Charge.NOTHING and not job.job_stop:
         charge = Charge.DISRUPTION

@@ -380,6 +380,19 @@ def test_an_own_failure_stays_one_when_a_launcher_was_cut_off_meanwhile() -> Non
     assert (core.ledger.restarts, core.ledger.disruptions) == (1, 0)
 
 
+def test_an_answer_that_a_short_break_took_is_nobodys_failure_where_the_stop_was_asked_for() -> None:
+    core = running(2, max_disruptions=0)
+    core.stop_job(1.0)
+    for link in (1, 2):
+        core.received(1.1, link, Paused(generation=1, boundary=3))
+    core.received(1.2, 1, Stopped(generation=1))
+    core.closed(1.3, 2)
+    core.hello(1.4, 3, hello(1, generation=1))
+    assert core.final is not None
+    assert (core.final.outcome, core.final.failure) == (Outcome.STOPPED, None)
+    assert (core.ledger.disruptions, core.ledger.failures) == (0, [])
+
+
 def test_all_ranks_stop_one_boundary_after_the_highest() -> None:
     core = running(2)
     assert set(sent(core.received(1.0, 2, Leave(generation=1)), Pause)) == {1, 2}

@@ -1,8 +1,9 @@
 """The end of one generation: what came in while it was stopped, and the verdict.
 
 Why apart: who is to blame is the product. The order is own failure (by arrival at the coordinator, no clocks compared;
-the others are named beside it), lost launcher, victim. A generation that was stopped because it hung is a hang, whatever
-its ranks did when they were ended; collectives that ran into their time-out are one too (`culprit.py`).
+the others are named beside it), lost launcher, nobody where the stop was asked for, a launcher that was cut off and
+ended its workers, victim. A generation that was stopped because it hung is a hang, whatever its ranks did when they
+were ended; collectives that ran into their time-out are one too (`culprit.py`).
 Must not: count or send (`coordinator.py`).
 """
 
@@ -135,14 +136,14 @@ class Halt:
             return Verdict(
                 charge=Charge.DISRUPTION, failure=loss_of(self.lost[node], generation=self.generation, at=at)
             )
+        if requested:
+            return Verdict(charge=Charge.NOTHING)
         if self.apart:
             node = min(self.apart)
             words = f"node {node} was cut off from the coordinator and ended its workers"
             lost = loss_of(self.apart[node], generation=self.generation, at=at)
             failure = replace(lost, reason=Reason.DISRUPTED, message=words)
             return Verdict(charge=Charge.DISRUPTION, failure=failure)
-        if requested:
-            return Verdict(charge=Charge.NOTHING)
         if self.only_aborts:
             ranks = ", ".join(map(str, sorted(self.aborted)[:16]))
             words = f"ranks {ranks} were aborted (SIGABRT) without an error of their own"

@@ -73,6 +73,10 @@ class Fenced(Exception):
     """A newer coordinator is in charge: this writer belongs to the past and leaves no checkpoint."""
 
 
+class OtherFormat(ValueError):
+    """The manifest of a trainer older or newer than this one, which may well be whole."""
+
+
 class Writable(Protocol):
     """What a file's content is written to."""
 
@@ -158,11 +162,14 @@ def read_manifest(path: Path) -> Manifest:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is none of this format.
+        OtherFormat: it is of another format.
+        ValueError: it is no manifest.
     """
     document = json.loads((path / MANIFEST).read_bytes())
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"{path / MANIFEST}: not a manifest of format {FORMAT}")
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != FORMAT:
+        other = OtherFormat if isinstance(found, int) else ValueError
+        raise other(f"{path / MANIFEST}: not a manifest of format {FORMAT}")
     try:
         position = Position(
             **{field.name: int(document["position"][field.name]) for field in fields(Position)}
@@ -239,6 +246,25 @@ def compare(
         if digest.hexdigest() == file.sha256
         else f"{path.name} does not have the SHA-256 it was written with"
     )
+
+
+def lost_part(path: Path) -> str | None:
+    """What a step that was whole has lost, by its sizes; None where it is whole, gone, or not ours to judge."""
+    try:
+        for name, file in read_manifest(path).files.items():
+            if problem := compare(path / name, file, hashes=False):
+                return problem
+    except FileNotFoundError as error:
+        missing = Path(error.filename)
+        # Its writer takes it away as a whole, and puts a new one there as a whole.
+        return f"{missing.name} is missing" if path.is_dir() and not missing.exists() else None
+    except OtherFormat:
+        return None
+    except ValueError as error:
+        return str(error)  # cut off
+    except OSError:
+        return None  # no permission, or a disk that may answer again
+    return None
 
 
 def set_aside(path: Path) -> Path:

@@ -527,12 +527,14 @@ def test_an_answer_to_an_older_order_is_none() -> None:
     assert (core.generation, core.report().passed_over) == (2, "")
 
 
-def test_a_newer_step_that_is_torn_is_told_once_though_all_nodes_see_it() -> None:
+def test_a_newer_step_that_is_torn_is_told_once_though_all_nodes_see_it_and_an_older_order_found_it() -> None:
     core = coordinator(2)
     core.hello(0.0, 1, hello(0, checkpoints=(10,)))
     asked = sent(core.hello(0.0, 2, hello(1, checkpoints=(10,))), Prepare)
     for link in (1, 2):
-        core.received(1.0, link, prepared(asked[link].attempt, passed_over="step 20 has no state.pt"))
+        attempt = 0 if link == 1 else asked[link].attempt
+        core.received(1.0, link, prepared(attempt, passed_over="step 20 has no state.pt"))
+    core.received(1.1, 1, prepared(asked[1].attempt))
     assert core.state is RunState.RUNNING
     assert core.report().passed_over == "node 0: step 20 has no state.pt"
 

@@ -60,7 +60,9 @@ def test_a_verdict_of_an_earlier_run_does_not_stay_beside_new_stacks(tmp_path: P
     again.judged([HANG])
     again.examined(7, [first])
     keeper(tmp_path)[0].examined(7, [RANK])
-    assert verdict.exists(), "only node 0 hears verdicts, so that no other one in a shared folder takes away a new one"
+    assert verdict.exists(), (
+        "only node 0 hears verdicts, so that no other one in a shared folder takes away a new one"
+    )
 
 
 def test_the_newest_is_said_again_at_the_end_and_a_verdict_once(tmp_path: Path) -> None:

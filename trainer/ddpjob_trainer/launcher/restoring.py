@@ -98,13 +98,14 @@ def answered(job: Job, member: Member, message: Prepared) -> None:
     """A launcher has done what it was asked, or says why it cannot."""
     member.checkpoints, member.tree = message.checkpoints, message.tree
     current = job.restoring
-    if current is None or message.attempt != current.numbers.get(member.node):
+    if current is None:
+        return
+    # All see the same in a shared folder.
+    if message.passed_over and not any(message.passed_over in known for known in job.damages):
+        job.damages.append(f"node {member.node}: {message.passed_over}")
+    if message.attempt != current.numbers.get(member.node):
         return
     told = len(current.plan.troubles)
-    if message.passed_over and not any(message.passed_over in known for known in job.damages):
-        job.damages.append(
-            f"node {member.node}: {message.passed_over}"
-        )  # all see the same in a shared folder
     if message.damaged:
         current.plan.damaged(member.node, message.damaged)
         job.damages.append(f"node {member.node}: {message.damaged}")

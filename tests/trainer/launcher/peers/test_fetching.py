@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_trainer import checkpoints
 from ddpjob_trainer.checkpoints import (
     MANIFEST,
     Fence,
@@ -348,8 +349,87 @@ def test_newer_steps_that_lost_a_part_are_set_aside_and_named(tmp_path: Path) ->
         os.truncate(save(tmp_path, step) / "state.pt", len(CONTENT) if step == 2 else 5)
     shelf = Shelf(folder=tmp_path)
     assert shelf.steps() == (2,)
-    (problem,) = shelf.set_torn_aside(2)
+    (problem,) = shelf.torn(2)
     assert f"{step_path(tmp_path, 3)} is damaged (state.pt has 5 bytes instead of {len(CONTENT)})" in problem
     assert not step_path(tmp_path, 3).exists()
     assert step_path(tmp_path, 1).exists(), "the training goes on from a newer one: nobody asks for it"
-    assert shelf.set_torn_aside(2) == []
+    assert shelf.torn(2) == []
+
+
+def cut_manifest(path: Path) -> None:
+    os.truncate(path / MANIFEST, 20)
+
+
+def lose_a_file(path: Path) -> None:
+    (path / "state.pt").unlink()
+
+
+def lose_manifest(path: Path) -> None:
+    (path / MANIFEST).unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (cut_manifest, "Unterminated string"),
+        (lose_a_file, "(state.pt is missing)"),
+        (lose_manifest, "(manifest.json is missing)"),
+    ],
+)
+def test_in_a_shared_folder_a_torn_step_stays_and_every_node_says_the_same(
+    tmp_path: Path, harm: Callable[[Path], None], words: str
+) -> None:
+    path = save(tmp_path, 3)
+    harm(path)
+    nodes = [Shelf(folder=tmp_path, shared=True) for _ in range(2)]
+    (first,), (second,) = [shelf.torn(2) for shelf in nodes]
+    assert first == second
+    assert words in first
+    assert path.is_dir(), "it belongs to its one writer"
+    save(tmp_path, 3)
+    assert nodes[0].torn(2) == []
+    harm(path)
+    Shelf(folder=tmp_path).torn(2)
+    assert not path.exists(), "a folder of its own is this node's"
+
+
+def test_a_newer_step_that_cannot_be_judged_here_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(folder=tmp_path)
+    other = save(tmp_path, 3) / MANIFEST
+    other.write_text(other.read_text().replace('"format": 1', '"format": 2'))
+    assert shelf.steps() == ()
+    assert shelf.torn(2) == [], "another trainer can read it"
+    path = save(tmp_path, 4)
+    for error in (
+        PermissionError(13, "Permission denied"),
+        OSError(5, "I/O error"),
+        OSError(116, "Stale file handle"),
+    ):
+
+        def refuse(_path: Path, error: OSError = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoints, "read_manifest", refuse)
+            assert shelf.torn(2) == []
+    assert other.exists()
+    assert open_step(tmp_path, 4)[0] == path
+
+
+def test_a_step_that_its_writer_replaces_meanwhile_is_not_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, 3)
+
+    def between(path: Path) -> None:
+        path.rename(tmp_path / "old")
+        try:
+            (path / MANIFEST).read_bytes()
+        finally:
+            (tmp_path / "old").rename(path)
+
+    monkeypatch.setattr(checkpoints, "read_manifest", between)
+    assert Shelf(folder=tmp_path).torn(2) == []
+    assert path.is_dir()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_api.messages import BEAT_SECONDS, Message, Prepare, Prepared, Preparing, Source, Start, Unable
@@ -28,7 +28,6 @@ class Outcome:
     """What a Prepare came to."""
 
     damaged: str = ""
-    passed_over: str = ""
     unable: tuple[Unable, ...] = ()
     refused: str = ""
 
@@ -56,6 +55,8 @@ class Preparation:
         self._watch: Watch | None = None
         self._copying: Watch | None = None
         self._turn = asyncio.Lock()
+        self._torn: list[str] = []
+        """What is wrong with newer steps, until it is told: it can be seen only once where they are set aside."""
 
     def start(self) -> None:
         """Give to others from now on; a job of one node, or on a shared volume, has nobody to give to."""
@@ -87,16 +88,19 @@ class Preparation:
     def begin(self, message: Start) -> Path | None:
         """A generation begins: returns where the step is that it goes on from."""
         self.cancel()
-        if message.resume_step is not None:
+        if message.resume_step is None:
             with contextlib.suppress(OSError):
-                dropped = self.shelf.drop_above(message.resume_step)
-                if dropped:
-                    self._say(
-                        f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: the training goes on from "
-                        f"step {message.resume_step}"
-                    )
-            return self.shelf.holder(message.resume_step)
-        return None
+                for problem in self.shelf.torn(0) if self.shelf.by_step else ():
+                    self._say(problem)
+            return None
+        with contextlib.suppress(OSError):
+            dropped = self.shelf.drop_above(message.resume_step)
+            if dropped:
+                self._say(
+                    f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: the training goes on from "
+                    f"step {message.resume_step}"
+                )
+        return self.shelf.holder(message.resume_step)
 
     def keep_for(self, neighbour: Source | None) -> None:
         """Keep a copy of what a neighbour's script saves, while the generation runs."""
@@ -140,11 +144,12 @@ class Preparation:
         if self._watch is not watch:
             return  # another order has come, or the generation begins
         steps, tree = self._memory.stock()
+        torn, self._torn = self._torn, []
         self._send(
             Prepared(
                 attempt=message.attempt,
                 damaged=outcome.damaged[:512],
-                passed_over=outcome.passed_over[:512],
+                passed_over="; ".join(torn)[:512],
                 unable=outcome.unable[:16],
                 refused=outcome.refused[:512],
                 checkpoints=steps,
@@ -163,9 +168,8 @@ class Preparation:
             if message.step is None:
                 failed = merge(self.shelf, self._config.node, sources, token=self._config.token, watch=watch)
                 return Outcome(unable=unable(failed))
-            torn = "; ".join(self.shelf.set_torn_aside(message.step))
-            outcome = self._have_step(message.step, message.term, sources, watch)
-            return replace(outcome, passed_over=torn)
+            self._torn += [each for each in self.shelf.torn(message.step) if each not in self._torn]
+            return self._have_step(message.step, message.term, sources, watch)
         except (NoRoom, Fenced) as error:
             return Outcome(refused=str(error))
         except OSError as error:

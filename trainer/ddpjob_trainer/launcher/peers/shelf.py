@@ -19,6 +19,7 @@ from ddpjob_trainer.checkpoints import (
     MANIFEST,
     READ_BYTES,
     complete_steps,
+    lost_part,
     named_steps,
     open_step,
     read_manifest,
@@ -118,18 +119,21 @@ class Shelf:
                 break
         return problems
 
-    def set_torn_aside(self, above: int) -> list[str]:
-        """What is wrong with newer steps that have lost a part since they were written; nobody goes on from them."""
+    def torn(self, above: int) -> list[str]:
+        """What is wrong with newer steps that have lost a part since they were written; nobody goes on from them.
+
+        They are set aside, but not in a shared folder, which belongs to its one writer.
+        """
         problems: list[str] = []
         for place in self.places():
-            for step in sorted(set(named_steps(place)) - set(complete_steps(place))):
-                if step > above:
-                    try:
-                        open_step(place, step, hashes=False)
-                    except CheckpointDamaged as error:
-                        problems.append(str(error))
-                    except FileNotFoundError:
-                        continue  # another node was faster in a shared folder
+            for step in named_steps(place):
+                path = step_path(place, step)
+                if step <= above or (lost := lost_part(path)) is None:
+                    continue
+                problem = f"checkpoint {path} is damaged ({lost})"
+                if not (self.shared and place == self.folder):
+                    problem += f"; it is now {set_aside(path).name}"
+                problems.append(f"{problem} and will not be used")
         return problems
 
     def drop_above(self, step: int) -> tuple[int, ...]:

@@ -1,0 +1,97 @@
+"""What a launcher answers to the order to have a step, where another order comes meanwhile."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.trainer.launcher.peers.test_fetching import save
+
+from ddpjob_api.messages import Message, Prepare, Prepared, Start
+from ddpjob_trainer.checkpoints import MANIFEST, step_path
+from ddpjob_trainer.launcher.peers.preparation import Preparation
+from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf, ignore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(Shelf):
+    """Its first comparison takes until it is cancelled."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+
+    def verify(
+        self,
+        step: int,
+        on_bytes: Callable[[int], None] = ignore,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> list[str]:
+        first = not self.begun.is_set()
+        self.begun.set()
+        while first:
+            if cancelled():
+                raise Cancelled
+            time.sleep(0.01)
+        return Shelf.verify(self, step, on_bytes, cancelled)
+
+
+async def answers(shelf: Slow, orders: list[Prepare]) -> list[Prepared]:
+    """To orders that follow on each other, the second as soon as the first is under way."""
+    sent: list[Message] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    def keep(work: Coroutine[None, None, None]) -> None:
+        tasks.add(asyncio.ensure_future(work))
+
+    config: Any = SimpleNamespace(shelf=shelf, token=b"token", node=0, run_dir=shelf.folder)
+    memory: Any = SimpleNamespace(stock=lambda: (shelf.steps(), ""), fetched_bytes=0, fetch_seconds=0.0)
+    preparation = Preparation(config, memory, say=lambda _text: None, send=sent.append, keep=keep)
+    for order in orders:
+        preparation.obey(order)
+        await asyncio.to_thread(shelf.begun.wait, 30)
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    return [message for message in sent if isinstance(message, Prepared)]
+
+
+def test_an_order_that_is_cancelled_does_not_take_what_it_found_with_it(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    (save(tmp_path, 3) / MANIFEST).unlink()
+    orders = [Prepare(term=1, attempt=attempt, step=2) for attempt in (1, 2)]
+    (told,) = asyncio.run(answers(Slow(folder=tmp_path), orders))
+    assert told.attempt == 2
+    assert f"checkpoint {step_path(tmp_path, 3)} is damaged (manifest.json is missing)" in told.passed_over
+
+
+def test_what_was_found_is_told_also_where_the_step_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (save(tmp_path, 3) / MANIFEST).unlink()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Shelf, "verify", full)
+    shelf = Slow(folder=tmp_path)
+    shelf.begun.set()
+    (told,) = asyncio.run(answers(shelf, [Prepare(term=1, attempt=1, step=2)]))
+    assert "No space left" in told.refused
+    assert "is damaged (manifest.json is missing)" in told.passed_over
+
+
+def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what_they_lost(
+    tmp_path: Path,
+) -> None:
+    (save(tmp_path, 3) / MANIFEST).unlink()
+    said: list[str] = []
+    config: Any = SimpleNamespace(shelf=Shelf(folder=tmp_path), token=b"token")
+    preparation = Preparation(
+        config, Any, say=said.append, send=lambda _message: None, keep=lambda _work: None
+    )  # type: ignore[arg-type]
+    start = Start(term=1, generation=1, master_address="here", master_port=4000, restarts=0, disruptions=0)
+    assert preparation.begin(start) is None
+    (sentence,) = said
+    assert "is damaged (manifest.json is missing)" in sentence

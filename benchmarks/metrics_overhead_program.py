@@ -5,6 +5,7 @@ nothing to take out, so that both runs make the same training and their losses c
 """
 
 import argparse
+import gc
 import json
 import time
 
@@ -14,8 +15,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
-TORCHS_RATE, OUR_RATE = 100, 20
-"""Iterations between two samples of DDP's logger: torch's default, and what our reading of it sets."""
+from ddpjob_trainer.instrumentation.reducer import Reducer
+
+TORCHS_RATE = 100
+"""Iterations between two samples of DDP's logger, unless our reading of it sets another one."""
 
 
 class Hooks:
@@ -28,16 +31,22 @@ class Hooks:
         self.there = all(hasattr(each, "__wrapped__") for each in self._ours)
         self._registries = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
         self._hooks = [dict(registry) for registry in self._registries]
+        self._on = True
+        self._reading = [each for each in gc.get_objects() if isinstance(each, Reducer)]
+        """What samples the model's logger, at a rate of its own choice."""
+        assert len(self._reading) == self.there
 
     def switch(self, on: bool) -> None:
-        if not self.there:
+        if not self.there or on == self._on:
             return
+        self._on = on
         for (owner, name), ours in zip(self._places, self._ours, strict=True):
             setattr(owner, name, ours if on else ours.__wrapped__)
         for registry, hooks in zip(self._registries, self._hooks, strict=True):
             registry.clear()
             registry.update(hooks if on else {})
-        self._model.reducer._set_ddp_runtime_logging_sample_rate(OUR_RATE if on else TORCHS_RATE)
+        rate = self._reading[0]._rate if on else TORCHS_RATE
+        self._model.reducer._set_ddp_runtime_logging_sample_rate(rate)
 
 
 def main() -> None:
@@ -55,18 +64,17 @@ def main() -> None:
     hooks = Hooks(model)
     losses: list[torch.Tensor] = []
 
-    def block() -> float:
-        """Seconds per step, the median of a block."""
-        times = []
+    def block() -> dict[str, float]:
+        """Seconds per step, the mean of a block."""
+        wall, cpu = time.perf_counter(), time.thread_time()
         for step in range(chosen.steps):
-            began = time.perf_counter()
             loss = model(batches[step % 16]).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            times.append(time.perf_counter() - began)
             losses.append(loss.detach())
-        return sorted(times)[len(times) // 2]
+        wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
+        return {"wall": wall / chosen.steps, "cpu": cpu / chosen.steps}
 
     for _ in range(4):
         block()

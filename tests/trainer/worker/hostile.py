@@ -123,6 +123,23 @@ def subclass() -> Losses:
     return [*train(model), model.name, str(model.find_unused_parameters), str(model.bucket_bytes_cap)]
 
 
+class Comparable(DDP):
+    """It has an `__eq__` and so no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Comparable)
+
+
+def without_a_hash() -> Losses:
+    model = made(Comparable(net()))
+    optimizer, losses = sgd(model.module), list[str]()
+    for batch in batches():
+        losses.append(backward(forward(model, batch).square().sum()))
+        step(optimizer)
+    done(model)
+    return losses
+
+
 def alias() -> Losses:
     return [
         *train(made(distributed.DistributedDataParallel(net()))),
@@ -340,7 +357,7 @@ def group_made_twice_and_again() -> Losses:
 
 
 PROGRAMS: tuple[Callable[[], Losses], ...] = (
-    two_models_against_each_other, wrapped_again, subclass, alias, in_a_thread, communication_hook, hook_of_its_own,
+    two_models_against_each_other, wrapped_again, subclass, without_a_hash, alias, in_a_thread, communication_hook, hook_of_its_own,
     accumulation_under_nested_no_sync, uneven_inputs, copies, device_mesh, options_of_this_torch, group_of_its_own,
     patched_by_the_program, passes_that_fail, passes_of_other_kinds, closure, never_trained,
     group_made_twice_and_again,

@@ -1,11 +1,22 @@
 """What is counted, and that it is torch's own count."""
 
+import gc
 import json
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.trainer.worker.ranks import Rank
 
 from ddpjob_api.page import STEP_BOUNDS, Fact, Slot, WorkerState
+from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.effect import Effect
+from ddpjob_trainer.instrumentation.guard import Guard
+from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.page import Page
+from ddpjob_trainer.worker import Worker
 
 MIB = 1024 * 1024
 pytestmark = pytest.mark.timeout(400)
@@ -31,6 +42,40 @@ def test_synchronised_backward_passes_are_counted_exactly(
 def test_the_process_group_counts_the_same_collectives(overridden: list[Rank]) -> None:
     # No buffers are broadcast here: one collective for the first pass (a single bucket), 12 for each after it.
     assert overridden[0].printed["collectives"] == 1 + REBUILD + 9 * 12
+
+
+class Group:
+    """A process group with a count; None: its backend has none."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+
+    def _get_sequence_number_for_group(self) -> int:
+        if self.count is None:
+            raise RuntimeError("not implemented")
+        return self.count
+
+
+def test_a_group_that_is_destroyed_counts_no_more_and_is_not_kept_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(Page(tmp_path / "page", create=True), {})
+    notices = Notices(worker)
+    effect = Effect(worker, notices, Clock(worker, notices), Guard(worker, notices))
+    monkeypatch.setattr(effect, "publish", lambda: None)
+    member = SimpleNamespace(WORLD=Group(7))
+    c10d: Any = SimpleNamespace(GroupMember=member, get_world_size=lambda: 2)
+    assert effect.collective_sequence() == 0
+    effect.group_made(c10d)
+    assert [effect.collective_sequence() for _ in range(2)] == [7, 7]
+    gone, member.WORLD = weakref.ref(member.WORLD), None
+    gc.collect()
+    assert gone() is None
+    assert effect.collective_sequence() == 0
+    for count, told in ((None, 0), (3, 3)):
+        member.WORLD = Group(count)
+        effect.group_made(c10d)
+        assert effect.collective_sequence() == told, "each group is asked anew"
 
 
 def test_steps_samples_and_loss_are_on_the_page(untouched: list[Rank]) -> None:

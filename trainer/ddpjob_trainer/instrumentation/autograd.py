@@ -16,11 +16,15 @@ from ddpjob_trainer.worker import Worker
 def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
     """Patch `torch.autograd`."""
     original, torch = module.backward, module.torch
-    begins, ends = guard.measuring(clock.backward_begins), guard.measuring(clock.backward_ends)
+    begins = guard.measuring(clock.backward_begins)
     inside = False
 
     @guard.measuring
-    def keep_loss(root: Any) -> None:
+    def ended(root: Any) -> None:
+        """A backward pass is over; `root` is None where it failed."""
+        clock.backward_ends()
+        if worker.steps_owned:
+            return
         if getattr(root, "is_cpu", False) and root.numel() == 1 and root.is_floating_point():
             clock.put_loss(root.item())
 
@@ -33,15 +37,16 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
         # Reentrant checkpointing calls backward inside backward.
         if inside or not worker.measured:
             return original(*args, **kwargs)
-        clock.catch_up()
-        inside = True
+        if clock.unseen_step is not None:
+            clock.catch_up()
+        inside, root = True, None
         begins()
         try:
             result = original(*args, **kwargs)
+            root = args[0] if args else kwargs.get("tensors")
         finally:
             inside = False
-            ends()
-        keep_loss(args[0] if args else kwargs.get("tensors"))
+            ended(root)
         return result
 
     module.backward = backward

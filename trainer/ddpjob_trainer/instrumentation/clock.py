@@ -1,7 +1,7 @@
 """Steps, micro-batches, phases and samples, counted on the page.
 
-Why apart: this is the hot path. A training step passes here four times, so slot numbers are constants of this module,
-seconds are added to the page directly, and nothing is allocated (8 µs a step, measured without torch).
+Why apart: this is the hot path, which a training step passes several times, so slot numbers are constants of this
+module and seconds are added to the page directly (what a step costs: `benchmarks/metrics_overhead.py`).
 Must not: touch torch, wait for a device, or do more than look at two words when nobody asks to stop.
 
 Time between two events belongs to a phase: forward to backward is forward; step to forward is data (whatever the
@@ -115,16 +115,15 @@ class Clock:
         return now
 
     def catch_up(self) -> None:
-        """Count the step that compiled code has made since the last event.
+        """Count the step that compiled code has made since the last event, where there is one (`unseen_step`).
 
         Raises:
             Stopped: all ranks stop after that step.
         """
-        if self.unseen_step is not None:
-            optimizer, self.unseen_step = self.unseen_step, None
-            if self._worker.measured:
-                self._slots[UNMEASURED] = 0
-            self.stepped(optimizer)
+        optimizer, self.unseen_step = self.unseen_step, None
+        if self._worker.measured:
+            self._slots[UNMEASURED] = 0
+        self.stepped(optimizer)
 
     def step_compiled(self) -> None:
         """A step is compiled, maybe with all that could be seen of it: no steps are no hang until one is counted."""
@@ -171,8 +170,6 @@ class Clock:
         self._slots[BACKWARDS] += 1
 
     def put_loss(self, loss: float) -> None:
-        if self._worker.steps_owned:
-            return
         if self.loss_is_divided:
             self._loss += loss
         else:

@@ -1,7 +1,7 @@
 """`DistributedDataParallel`, patched in place on the class: its arguments, and each forward pass.
 
-Why apart: one patched module, one file. State per model stands in a weak dictionary here, nothing on the object, so
-that pickles and copies do not know us.
+Why apart: one patched module, one file. State per model stands in a dictionary here, nothing on the object, so that
+pickles and copies do not know us.
 """
 
 import functools
@@ -53,8 +53,8 @@ def patch(
     """Patch `torch.nn.parallel.distributed`."""
     ddp = module.DistributedDataParallel
     torch = module.torch
-    watched: weakref.WeakKeyDictionary[Any, Watched] = weakref.WeakKeyDictionary()
-    unread: weakref.WeakSet[Any] = weakref.WeakSet()
+    watched: dict[int, Watched | None] = {}
+    """By `id`, as long as the model lives: a class with `__eq__` may have no hash. None: it cannot be read."""
     original_init, original_forward, original_hook = ddp.__init__, ddp._pre_forward, ddp.register_comm_hook
     signature = inspect.signature(original_init)
     slots = worker.page.slots
@@ -84,14 +84,11 @@ def patch(
     @guard.measuring
     def watch(model: Any) -> Watched | None:
         """Begin to observe a model; None where it has no C++ reducer that could be asked."""
-        if model in unread:
-            return None
         reducer = effect.model_made(model)
-        if reducer is None:
-            unread.add(model)
-            return None
         meets = bool(model.broadcast_buffers and model.modules_buffers)
-        state = watched[model] = Watched(reducer, meets=meets)
+        state = Watched(reducer, meets=meets) if reducer is not None else None
+        watched[id(model)] = state
+        weakref.finalize(model, watched.pop, id(model), None).atexit = False
         return state
 
     @transparent
@@ -99,20 +96,24 @@ def patch(
     def _pre_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_dynamo_compiling():
             return original_forward(self, *inputs, **kwargs)
-        clock.catch_up()
+        if clock.unseen_step is not None:
+            clock.catch_up()
         state = before(self, inputs, kwargs)
         if state is None:
             return original_forward(self, *inputs, **kwargs)
-        began = monotonic()
+        began = monotonic() if state.meets else 0.0
         result = original_forward(self, *inputs, **kwargs)
-        after(self, state, began)
+        if state.synced or state.meets or not state.rebuilt:
+            after(self, state, began)
         return result
 
     @guard.measuring
     def before(model: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched | None:
         """A forward pass begins; None where nothing is to be read afterwards."""
-        # A copied or unpickled model never ran __init__.
-        state = watched.get(model) or watch(model)
+        try:
+            state = watched[id(model)]
+        except KeyError:
+            state = watch(model)  # a copied or unpickled one never ran __init__
         if state is None:
             return None
         if not grad_enabled():
@@ -159,9 +160,10 @@ def patch(
     def count_samples(inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples: the first dimension of the first tensor. Tokens: the elements of a matrix of whole numbers."""
         found = first_tensor(inputs, tensor) if inputs else first_tensor(kwargs.values(), tensor)
-        if found is not None and found.dim():
+        dims = found.dim() if found is not None else 0
+        if dims:
             samples = found.size(0)
-            tokens = found.numel() if found.dim() == 2 and not found.is_floating_point() else 0
+            tokens = found.numel() if dims == 2 and not found.is_floating_point() else 0
             clock.count_samples(samples, tokens)
 
     @guard.setting

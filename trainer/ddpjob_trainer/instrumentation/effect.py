@@ -5,6 +5,7 @@ objects. Must not: copy a value from the settings, or keep torch's objects alive
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ddpjob_api.codec import render
@@ -31,6 +32,8 @@ class Effect:
         self._notices = notices
         self._clock = clock
         self._c10d: Any = None
+        self._world: Callable[[], Any] = lambda: None
+        """The default group while it lives; one that is destroyed is not kept alive."""
         self._group: dict[str, Any] = {}
         self._model: dict[str, Any] = {}
         self._first: weakref.ref[Any] | None = None
@@ -46,7 +49,7 @@ class Effect:
 
     def group_made(self, c10d: Any) -> None:
         """The default process group is there."""
-        self._c10d = c10d
+        self._c10d, self._counts_collectives = c10d, True
         page = self._worker.page
         page[Slot.PROCESS_GROUP_AT] = monotonic()
         page[Slot.WORLD_SIZE] = c10d.get_world_size()
@@ -107,11 +110,16 @@ class Effect:
 
     def collective_sequence(self) -> int:
         """Collectives that the default group has begun; 0 where its backend does not count."""
-        group = self._c10d.GroupMember.WORLD if self._c10d is not None else None
+        group = self._world()
+        if group is None and self._c10d is not None:
+            group = self._c10d.GroupMember.WORLD
+            if group is not None:
+                self._world = weakref.ref(group)
         if group is None or not self._counts_collectives:
             return 0
         try:
-            return int(group._get_sequence_number_for_group())
+            number: int = group._get_sequence_number_for_group()
+            return number
         except RuntimeError:
             self._counts_collectives = False
             return 0

@@ -10,7 +10,6 @@ A hook in which ranks meet in a collective is `setting`: a rank that stood aside
 
 import contextlib
 import functools
-import operator
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -34,25 +33,35 @@ class Guard:
 
     def measuring(self, hook: Callable[P, T]) -> Callable[P, T | None]:
         """`hook`, until a part of ours has failed."""
-        return self._guarded(hook, operator.attrgetter("measured"))
+        worker = self._worker
+
+        # Written out here and below: each training step passes through this a few times.
+        @functools.wraps(hook)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            if not worker.measured:
+                return None
+            try:
+                return hook(*args, **kwargs)
+            except Exception as error:
+                if not_ours(error):
+                    raise
+                self.failed(error)
+                return None
+
+        return guarded
 
     def setting(self, hook: Callable[P, T]) -> Callable[P, T | None]:
         """`hook`, also after a part of ours has failed; None where it fails itself, and the script's own values stand."""
-        return self._guarded(hook, operator.attrgetter("live"))
-
-    def _guarded(self, hook: Callable[P, T], acts: Callable[[Worker], bool]) -> Callable[P, T | None]:
         worker = self._worker
 
         @functools.wraps(hook)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
-            if not acts(worker):
+            if not worker.live:
                 return None
             try:
                 return hook(*args, **kwargs)
-            except Refused:
-                raise
             except Exception as error:
-                if error_file.peer_gone(error):
+                if not_ours(error):
                     raise
                 self.failed(error)
                 return None
@@ -77,3 +86,8 @@ class Guard:
             worker.speak(f"warning: {sentence}")
         with contextlib.suppress(Exception):
             self._notices.warn(sentence)
+
+
+def not_ours(error: Exception) -> bool:
+    """A refusal, or a lost peer."""
+    return isinstance(error, Refused) or error_file.peer_gone(error)

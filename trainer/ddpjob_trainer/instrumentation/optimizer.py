@@ -26,20 +26,26 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
     """Register with `torch.optim.optimizer`."""
     slots = worker.page.slots
     torch = module.torch
-    begins, asked = guard.measuring(clock.step_begins), guard.measuring(clock.asked_to_stop)
+    begins = guard.measuring(clock.step_begins)
 
     @transparent
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_dynamo_compiling():
-            clock.catch_up()
+            if clock.unseen_step is not None:
+                clock.catch_up()
             begins()
 
-    @guard.measuring
     def count(optimizer: Any) -> bool:
         """Whether a step of the training is done."""
         if not clock.step_ends(optimizer):
             return False
         slots[SEQUENCE] = effect.collective_sequence()
+        if clock.steps <= PUBLISHED_STEPS[-1]:
+            learn(optimizer)
+        return True
+
+    def learn(optimizer: Any) -> None:
+        """What the first steps show."""
         if clock.steps == 1:
             saving.first_step()
             effect.first_step(optimizer)
@@ -47,19 +53,24 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
             effect.publish()
         if clock.steps == 1 and worker.imports_file is not None:
             learn_imports(worker.imports_file)
-        return True
+
+    @guard.measuring
+    def finished(optimizer: Any) -> bool:
+        """Count a step; whether all ranks end after it."""
+        return count(optimizer) and clock.asked_to_stop()
 
     @transparent
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             clock.unseen_step = optimizer  # each time that the compiled code has run
-        else:
-            stepped(optimizer)
-
-    def stepped(optimizer: Any) -> None:
-        if count(optimizer) and asked():
+        elif finished(optimizer):
             clock.stop()  # the program's own callbacks run here: what they raise is the program's
 
+    def stepped(optimizer: Any) -> None:
+        if finished(optimizer):
+            clock.stop()
+
+    @guard.measuring
     def end() -> None:
         optimizer, clock.unseen_step = clock.unseen_step, None
         if optimizer is not None:

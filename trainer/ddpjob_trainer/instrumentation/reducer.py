@@ -2,8 +2,8 @@
 
 Why apart: these are torch's own numbers, read from its logger (`_get_ddp_logging_data`), never computed by us. The
 logger samples: the first 10 iterations, then one in some, so that a sample is taken about every `SAMPLE_SECONDS`; it
-stands for the iterations since the one before. Nothing is recorded under `no_sync`, so `iteration` counts the forward passes that were prepared for
-synchronisation, one for each synchronised backward pass.
+stands for the iterations since the one before. Nothing is recorded under `no_sync`, so `iteration` counts the forward
+passes that were prepared for synchronisation, one for each synchronised backward pass.
 Must not: keep the model alive (it holds logger and reducer, which know nothing of the Python object).
 """
 

@@ -5,7 +5,7 @@ import pytest
 from ddpjob_api.messages import SUMS, Beat, encode
 from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
-from ddpjob_trainer.launcher.windows import LASTING, Change, Windows
+from ddpjob_trainer.launcher.windows import BLIND_SECONDS, LASTING, Change, Windows
 
 STEPS = 100
 """A window, at 50 ms a step."""
@@ -20,16 +20,24 @@ class Job:
         self.sums = [dict.fromkeys(SUMS, 0.0) for _ in range(4)]
         self.hear()
 
-    def restart(self) -> None:
+    def restart(self, steps: int = 5) -> None:
         self.windows.begin()
         self.sums = [dict.fromkeys(SUMS, 0.0) for _ in range(4)]
-        self.window(steps=5)
+        self.window(steps=steps)
 
     def window(
-        self, slow: int | None = None, cause: str = "data_wait", *, steps: int = STEPS, lost: bool = False
+        self,
+        slow: int | None = None,
+        cause: str = "data_wait",
+        *,
+        steps: int = STEPS,
+        lost: bool = False,
+        unmeasured: int | None = None,
     ) -> Change | None:
         """Every rank makes steps of 20 ms of its own; one takes 30 ms more, for which the others wait."""
         for rank, sums in enumerate(self.sums):
+            if rank == unmeasured:
+                continue
             sums["steps"] += steps
             sums["seconds"] += 0.05 * steps
             for phase, seconds in (("data_wait", 0.005), ("forward", 0.005), ("backward_compute", 0.01)):
@@ -102,18 +110,42 @@ def test_a_named_rank_outlives_a_restart_until_it_is_judged_anew(job: Job) -> No
 
 def test_a_lost_message_loses_no_step(job: Job) -> None:
     job.window(slow=2, lost=True)
-    assert job.windows.windows == 0
-    for _ in range(LASTING):
+    for _ in range(LASTING - 1):
         job.window(slow=2)
-    assert (job.windows.windows, job.named) == (LASTING, (2, "data_wait"))
+    assert job.named is None
+    job.window(slow=2)
+    assert job.named == (2, "data_wait")
 
 
 def test_a_window_waits_for_enough_steps_of_every_rank(job: Job) -> None:
-    for _ in range(4):
+    for _ in range(5 * LASTING - 1):
         job.window(slow=2, steps=4)
-    assert job.windows.windows == 0
+    assert job.named is None
     job.window(slow=2, steps=4)
-    assert job.windows.windows == 1
+    assert job.named == (2, "data_wait")
+
+
+@pytest.mark.parametrize("since_a_restart", [False, True])
+def test_a_named_rank_is_forgotten_where_some_rank_is_not_measured_any_more(
+    job: Job, since_a_restart: bool
+) -> None:
+    for _ in range(LASTING):
+        job.window(slow=2)
+    if since_a_restart:
+        job.restart(steps=3)
+    windows = int(BLIND_SECONDS / STRAGGLER_SECONDS)
+    assert [job.window(slow=2, unmeasured=0) for _ in range(windows - 1)] == [None] * (windows - 1)
+    changes = [job.window(slow=2, unmeasured=0) for _ in range(2)]
+    [change] = [change for change in changes if change is not None]
+    assert (change.before is not None, change.after, change.blind) == (True, None, True)
+    assert job.named is None
+
+
+def test_a_named_rank_stays_named_while_no_rank_makes_a_step(job: Job) -> None:
+    for _ in range(LASTING):
+        job.window(slow=2)
+    assert [job.window(steps=0) for _ in range(20)] == [None] * 20
+    assert job.named == (2, "data_wait")
 
 
 def test_shares_are_of_the_wall_time(job: Job) -> None:

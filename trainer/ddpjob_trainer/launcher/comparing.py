@@ -20,6 +20,8 @@ def heard(job: Job, now: float, member: Member, message: Beat) -> None:
         found = job.efficiency()
         assert found is not None
         job.say(f"{found.sentence()} ({1000 * change.after.excess:.0f} ms more per step than the others)")
+    elif change.blind:
+        job.say("who makes the others wait is not known any more: some rank's steps are not counted")
     elif change.before is not None:
         where = job.place(change.before.rank)
         job.say(f"rank {change.before.rank} on {where} does not make the others wait any more")

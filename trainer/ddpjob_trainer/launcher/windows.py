@@ -1,8 +1,8 @@
 """Windows of steps over all ranks: who has been slow for several in a row, and where the time went.
 
 Why apart: a slow window is no slow rank. A rank is named after `LASTING` windows in a row that find it slowest, and
-is so until `LASTING` windows in a row do not. What launchers send are sums since their workers began, so that a lost
-message loses nothing. Must not: read a clock, or judge a window (`ddpjob_api.straggler`).
+is so until `LASTING` windows in a row do not, or until no window ends because the steps of a rank are not counted any
+more. What launchers send are sums since their workers began, so that a lost message loses nothing. Must not: read a clock, or judge a window (`ddpjob_api.straggler`).
 """
 
 from collections import deque
@@ -13,13 +13,15 @@ from statistics import median
 from ddpjob_api.messages import SUMS
 from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_api.straggler import Slow, Work, slowest
-from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
+from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS, SUMS_SECONDS
 
 WARM_STEPS = 5
 """The first steps of a process say nothing of the later ones."""
 WINDOW_STEPS = 20
 """A window has so many steps of every rank at least."""
 LASTING = 4
+BLIND_SECONDS = 2 * SUMS_SECONDS
+"""So long after a window began, every launcher has told how far its ranks are."""
 KEPT = 12
 """Windows over which the shares of the wall time are taken."""
 
@@ -32,6 +34,8 @@ class Change:
 
     before: Slow | None
     after: Slow | None
+    blind: bool = False
+    """Nobody can be judged any more: some rank is not measured."""
 
 
 class Windows:
@@ -47,8 +51,6 @@ class Windows:
         self._streak: list[Slow | None] = []
         self.named: Slow | None = None
         """The rank that has made the others wait for long enough; it outlives a restart."""
-        self.windows = 0
-        """Judged so far."""
 
     def begin(self) -> None:
         """Another generation: its sums begin at zero."""
@@ -68,7 +70,9 @@ class Windows:
             if rank not in self._since:
                 self._since[rank] = sums
                 self._began = now
-        return self._end(now) if self._due(now) else None
+        if self._due(now):
+            return self._end(now)
+        return self._forget() if self._blind(now) else None
 
     def shares(self) -> tuple[float, float] | None:
         """Parts of the wall time waiting for ranks and for data, on the median rank; None before it is known."""
@@ -89,12 +93,25 @@ class Windows:
             sums["steps"] - self._since[rank]["steps"] >= WINDOW_STEPS for rank, sums in self._now.items()
         )
 
+    def _blind(self, now: float) -> bool:
+        """Whether some rank's steps stand still while others make theirs: ranks make them together."""
+        if self.named is None or not self._now or now < self._began + BLIND_SECONDS:
+            return False
+        made = [sums["steps"] - self._since[rank]["steps"] for rank, sums in self._now.items()]
+        behind = len(made) < self._ranks or min(made) < WINDOW_STEPS
+        return behind and max(made) >= LASTING * WINDOW_STEPS
+
+    def _forget(self) -> Change:
+        """What was found says nothing of the steps that are made now."""
+        before, self.named = self.named, None
+        self._streak = []
+        return Change(before, None, blind=True)
+
     def _end(self, now: float) -> Change | None:
         """Judge the window, and begin the next."""
         found = slowest({rank: work(self._since[rank], sums) for rank, sums in self._now.items()})
         self._kept.append(self._since)
         self._since, self._began = dict(self._now), now
-        self.windows += 1
         self._streak = [*self._streak, found][-LASTING:]
         ranks = {one.rank if one else None for one in self._streak}
         before = self.named

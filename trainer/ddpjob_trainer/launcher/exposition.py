@@ -18,6 +18,7 @@ from ddpjob_api import __version__, metrics
 from ddpjob_api.messages import SUMS
 from ddpjob_api.metrics import Metric, MetricKind
 from ddpjob_api.page import STEP_BOUNDS, Fact, Phase, Slot, WorkerState
+from ddpjob_api.report import JobReport
 from ddpjob_trainer.launcher.reserve import Held
 from ddpjob_trainer.page import Page
 
@@ -86,11 +87,8 @@ class Job:
     fetch_seconds: float
     backend: str
     world_size: int
-    leads: bool
-    """The coordinator is here."""
-    hung: bool = False
-    straggler: tuple[int, str] | None = None
-    """Rank and cause."""
+    report: JobReport | None
+    """The coordinator's, where it is here."""
 
 
 class Totals:
@@ -157,8 +155,8 @@ class Totals:
                 metrics.STANDBY_BYTES,
                 [({"rank": str(rank)}, float(held.size)) for rank, held in standbys.items()],
             ),
-            family(metrics.STRAGGLER, straggler(job)),
-            family(metrics.HUNG, [({}, float(job.hung))] if job.leads else []),
+            family(metrics.STRAGGLER, straggler(job.report)),
+            family(metrics.HUNG, [({}, float(job.report.hung))] if job.report is not None else []),
             family(metrics.RESTARTS, [({}, float(job.restarts))]),
             family(metrics.DISRUPTIONS, [({}, float(job.disruptions))]),
             family(metrics.GENERATION, [({}, float(job.generation))]),
@@ -242,11 +240,12 @@ def states(pages: Mapping[int, Page]) -> list[tuple[dict[str, str], float]]:
     return found
 
 
-def straggler(job: Job) -> list[tuple[dict[str, str], float]]:
-    if job.straggler is None:
+def straggler(report: JobReport | None) -> list[tuple[dict[str, str], float]]:
+    """The rank that makes the others wait."""
+    found = report.efficiency if report is not None else None
+    if found is None or found.slowest_rank is None or found.slowest_rank_cause is None:
         return []
-    rank, cause = job.straggler
-    return [({"rank": str(rank), "cause": cause}, 1.0)]
+    return [({"rank": str(found.slowest_rank), "cause": found.slowest_rank_cause}, 1.0)]
 
 
 def resident_bytes(pid: int) -> float | None:

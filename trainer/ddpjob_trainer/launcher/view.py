@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 
 from ddpjob_api import metrics
-from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.history import RankSums, Row
 from ddpjob_api.metrics import PHASES
 from ddpjob_api.page import Slot
@@ -21,13 +20,6 @@ from ddpjob_trainer.launcher.progress import Gauge, finite
 from ddpjob_trainer.launcher.recorder import Recorder
 from ddpjob_trainer.launcher.reserve import Held
 from ddpjob_trainer.page import Page
-
-
-def straggler(efficiency: Efficiency | None) -> tuple[int, str] | None:
-    """Rank and cause of the one that makes the others wait."""
-    if efficiency is None or efficiency.slowest_rank is None:
-        return None
-    return efficiency.slowest_rank, efficiency.slowest_rank_cause or "unknown"
 
 
 class View:
@@ -65,7 +57,7 @@ class View:
             self._totals.add(rank.rank, rank.page)
 
     def metrics(self, crew: Crew | None, standbys: Mapping[int, Held], report: JobReport | None) -> str:
-        """The body of `/metrics`; `report` is the coordinator's, where it is here."""
+        """The body of `/metrics`."""
         job = exposition.Job(
             restarts=self._memory.restarts,
             disruptions=self._memory.disruptions,
@@ -74,9 +66,7 @@ class View:
             fetch_seconds=self._memory.fetch_seconds,
             backend=self._config.plan.backend.value,
             world_size=self._config.plan.world_size,
-            leads=report is not None,
-            hung=report is not None and report.hung,
-            straggler=straggler(report.efficiency) if report is not None else None,
+            report=report,
         )
         # A page nobody has begun belongs to a rank that a `command` may never start.
         command = self._config.spec.command is not None

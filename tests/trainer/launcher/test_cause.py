@@ -110,7 +110,7 @@ def test_a_process_that_had_finished_is_believed_whatever_killed_it_then(tmp_pat
         page[Slot.STATE], page[Slot.EXIT_CODE] = WorkerState.FINISHED, 0
         item = worker_exit(rank=0, returncode=-signal.SIGABRT, page=page, error=None, circumstances=NOTHING)
     assert item.returncode == 0
-    assert not is_failure(item, NOTHING)
+    assert not is_failure(item, stop_asked=False)
 
 
 def test_words_and_step_come_from_the_program_and_its_page(tmp_path: Path) -> None:
@@ -181,5 +181,5 @@ def test_an_abort_is_explained_by_what_was_written_before_it(
 def test_85_is_an_answer_only_to_a_stop_step(tmp_path: Path) -> None:
     with Page(tmp_path / "page", create=True) as page:
         item = worker_exit(rank=0, returncode=85, page=page, error=None, circumstances=NOTHING)
-    assert is_failure(item, NOTHING)
-    assert not is_failure(item, Circumstances(stop_asked=True))
+    assert is_failure(item, stop_asked=False)
+    assert not is_failure(item, stop_asked=True)

@@ -153,9 +153,9 @@ def cause_of(returncode: int, error: ErrorFile | None, circumstances: Circumstan
     return Cause.OWN
 
 
-def is_failure(item: WorkerExit, circumstances: Circumstances) -> bool:
+def is_failure(item: WorkerExit, *, stop_asked: bool) -> bool:
     """Whether an end is one that must end the generation."""
-    return item.returncode != 0 and not (circumstances.stop_asked and item.returncode == Exit.STOPPED)
+    return item.returncode != 0 and not (stop_asked and item.returncode == Exit.STOPPED)
 
 
 def words(returncode: int, error: ErrorFile | None, *, oom: bool) -> str:

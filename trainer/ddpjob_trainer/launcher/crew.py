@@ -18,16 +18,10 @@ from ddpjob_api.nested import nested
 from ddpjob_api.page import Slot
 from ddpjob_api.report import Cause, WorkerExit
 from ddpjob_trainer.files import Files, agent_file, command_error_file
-from ddpjob_trainer.launcher import autopsy
-from ddpjob_trainer.launcher.cause import (
-    CRASHES,
-    Circumstances,
-    is_failure,
-    read_error,
-    worker_exit,
-)
+from ddpjob_trainer.launcher.cause import is_failure
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
+from ddpjob_trainer.launcher.ending import end_of, not_started
 from ddpjob_trainer.launcher.environment import TETHER_WORDS, command_line, worker_env
 from ddpjob_trainer.launcher.examination import Examination
 from ddpjob_trainer.launcher.oom import OomCounter
@@ -41,7 +35,7 @@ from ddpjob_trainer.launcher.timing import (
     ORPHAN_LOOK_SECONDS,
     ORPHAN_LOOKS,
 )
-from ddpjob_trainer.launcher.verdict import Rank, command_exit
+from ddpjob_trainer.launcher.verdict import Rank
 from ddpjob_trainer.launcher.workers import Worker
 from ddpjob_trainer.page import Page
 
@@ -144,7 +138,7 @@ class Crew:
         try:
             worker.process = self._children.spawn(command, env, *inlets)
         except OSError as error:
-            asyncio.get_running_loop().call_soon(self._not_started, worker, error)
+            asyncio.get_running_loop().call_soon(self._ended, worker, not_started(worker, error))
         else:
             self._keep(self._watch(worker, worker.process))
 
@@ -350,47 +344,15 @@ class Crew:
         await process.ended.wait()
         assert process.returncode is not None
         worker.pumps[1].catch_up()
-        killed = process.returncode == -signal.SIGKILL
-        command = self._config.spec.command is not None
-        circumstances = Circumstances(
-            signals=frozenset(worker.signals),
-            stop_asked=self.stop_asked,
-            stderr=tuple(line.decode("utf-8", "replace") for line in worker.pumps[1].tail),
-            place=autopsy.spot(autopsy.place(autopsy.innermost(autopsy.read(worker.files.stacks))))
-            if process.returncode in CRASHES
-            else None,
-            oom=(killed or (command and process.returncode != 0)) and self._oom.killed(),
-        )
-        if command:
-            item = command_exit(
-                worker.ranks,
-                process.returncode,
-                run_dir=self._config.run_dir,
-                generation=self.generation,
-                circumstances=circumstances,
-            )
-        else:
-            item = worker_exit(
-                rank=worker.rank,
-                returncode=process.returncode,
-                page=worker.page,
-                error=read_error(worker.files.error) if process.returncode else None,
-                circumstances=circumstances,
-            )
-        self._ended(worker, item)
-
-    def _not_started(self, worker: Worker, error: OSError) -> None:
-        reason = os.strerror(error.errno or 0)
-        name = error.filename or "the worker"
-        self._ended(
+        item = end_of(
             worker,
-            WorkerExit(
-                rank=worker.rank,
-                returncode=127,
-                cause=Cause.OWN,
-                message=f"{name} cannot be started: {reason}",
-            ),
+            process.returncode,
+            config=self._config,
+            generation=self.generation,
+            stop_asked=self.stop_asked,
+            oom=self._oom,
         )
+        self._ended(worker, item)
 
     def _ended(self, worker: Worker, item: WorkerExit) -> None:
         worker.exit = item
@@ -400,4 +362,4 @@ class Crew:
 
     def failed(self, item: WorkerExit) -> bool:
         """Whether a worker's end must end the generation everywhere."""
-        return is_failure(item, Circumstances(stop_asked=self.stop_asked))
+        return is_failure(item, stop_asked=self.stop_asked)

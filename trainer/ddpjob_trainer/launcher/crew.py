@@ -26,6 +26,7 @@ from ddpjob_trainer.launcher.environment import TETHER_WORDS, command_line, work
 from ddpjob_trainer.launcher.examination import Examination
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import Pump, Sink
+from ddpjob_trainer.launcher.places import cleared, others, prefix
 from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.standby import Standby
@@ -90,11 +91,9 @@ class Crew:
         self._environ, self._resume_dir = dict(environ), resume_dir
         self._began = loop.time()
         for local_rank, rank in enumerate(self._config.ranks):
-            files = Files.of(self._config.run_dir, self.generation, rank)
-            for path in (files.page, files.error, files.stacks):
-                path.unlink(missing_ok=True)
-            prefix = self._prefix(rank)
-            pumps = (Pump(loop, self._sink, prefix, 1), Pump(loop, self._sink, prefix, 2))
+            files = cleared(self._config, self.generation, rank)
+            before = prefix(self._config, rank)
+            pumps = (Pump(loop, self._sink, before, 1), Pump(loop, self._sink, before, 2))
             command, env = self.command_and_environment(local_rank)
             inlets = (pumps[0].inlet, pumps[1].inlet)
             standby = self._reserve.take(rank, env, files.page, inlets)
@@ -103,7 +102,7 @@ class Crew:
                 rank=rank,
                 files=files,
                 page=page,
-                others=self._others(rank),
+                others=others(self._config, self.generation, rank),
                 nested=self._config.spec.command is not None,
                 pumps=pumps,
             )
@@ -167,25 +166,6 @@ class Crew:
         if not taken:
             worker.signals.add(signal.SIGKILL)
         await self._watch(worker, standby.process)
-
-    def _others(self, first: int) -> tuple[Rank, ...]:
-        """The ranks that a `command` starts beside its first, each with a page."""
-        if self._config.spec.command is None:
-            return ()
-        for path in (agent_file, command_error_file):
-            path(self._config.run_dir, self.generation).unlink(missing_ok=True)
-        found = []
-        for rank in range(first + 1, first + self._config.plan.processes_per_node):
-            files = Files.of(self._config.run_dir, self.generation, rank)
-            for stale in (files.page, files.error, files.stacks):
-                stale.unlink(missing_ok=True)
-            found.append(Rank(rank=rank, files=files, page=Page(files.page, create=True)))
-        return tuple(found)
-
-    def _prefix(self, rank: int) -> bytes:
-        """What stands before a worker's lines; those of a `command` come from any of its ranks."""
-        several = self._config.processes < self._config.plan.processes_per_node
-        return (f"[node {self._config.node}] " if several else f"[rank {rank}] ").encode()
 
     @property
     def ranks(self) -> tuple[Rank, ...]:

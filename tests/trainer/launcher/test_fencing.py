@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trainer.launcher.test_coordinator import all_stopped, fail, running, sent
+from tests.trainer.launcher.coordinating import all_stopped, fail, running, sent
 from tests.trainer.launcher.world import coordinator, hello
 
 from ddpjob_api.conditions import Reason

@@ -13,8 +13,8 @@ from ddpjob_api.report import InEffect
 HERE = Path(PROGRAM).parent
 pytestmark = pytest.mark.timeout(400)
 
-OF_TORCH = re.compile(r"^\[rank\d\]|^\[[WI]\d|^\s*$")
-"""Lines of its logger, which have the time in them."""
+OF_TORCH = re.compile(r"^\[rank\d\]|^\[?[WI]\d|^\s*$")
+"""Lines of its loggers, of C++ and of Python, which have the time in them."""
 
 
 def said(rank: Rank, *, ours: bool = False) -> list[str]:

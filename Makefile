@@ -53,8 +53,9 @@ cluster-down: .venv/.dev             ## end it, and leave nothing behind
 demo-cluster: .venv/.dev             ## Helm install, kubectl apply, wait, show
 	$(BIN)/python -m tests.cluster.demo
 
-clean: cluster-down
-	rm -rf .venv .ddpjob .mypy_cache .pytest_cache .ruff_cache
+clean:
+	@test ! -x $(BIN)/python || $(HARNESS) down
+	rm -rf .venv .venv-torch-* .ddpjob .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # torch from PyPI is a CUDA build of about 3 GB with its libraries: minutes the first time, seconds after that.
 .venv/.trainer: pyproject.toml

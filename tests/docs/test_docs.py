@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from docs.generate import FILES
 from tests.cli.jobs import COMMAND
 
@@ -30,6 +31,7 @@ NAMES = (
     "observability",
     "threat-model",
 )
+README = ROOT / "README.md"
 PAGES = tuple(DOCS / f"{name}.md" for name in NAMES)
 BLOCK = re.compile(r"^```console( runnable)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)(?:#[^)]*)?\)")
@@ -124,13 +126,25 @@ def test_every_other_command_is_run_by_a_named_test() -> None:
         assert f"def {name}" in (ROOT / file).read_text(), test
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
 def test_links_and_files_named_exist(page: Path) -> None:
     text = page.read_text()
     links = [target for target in LINK.findall(text) if target and "://" not in target]
-    missing = [target for target in links if not (DOCS / target).exists()]
+    missing = [target for target in links if not (page.parent / target).exists()]
     missing += [name for name in FILE.findall(text) if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_the_readme_shows_an_example_as_it_is_and_commands_that_are_there() -> None:
+    text = README.read_text()
+    [shown] = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "examples" / "digits.yaml").read_text())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
+    modules = re.findall(r"`python -m ([a-z_.]+)", text)
+    assert modules and all((ROOT / f"{name.replace('.', '/')}.py").is_file() for name in modules)
+    files = re.findall(r"`pytest -s ([\w./]+)`", text)
+    assert files and all((ROOT / name).is_file() for name in files)
 
 
 def test_every_field_rule_and_metric_is_on_its_page() -> None:

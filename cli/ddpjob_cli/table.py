@@ -84,7 +84,7 @@ class RanksView:
 
     def render(self, height: int | None = None, width: int | None = None) -> RenderableType:
         job = self.job
-        slow = ranks.straggler(job.ranks)
+        slow = ranks.straggler(job.ranks) if job.efficiency is None else None
         told = job.efficiency.slowest_rank if job.efficiency else None
         yellow = told if told is not None else slow[0].rank if slow is not None else None
         shown = job.ranks if height is None else job.ranks[: max(4, height - MORE_LINES)]

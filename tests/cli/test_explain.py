@@ -260,6 +260,17 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "rank 5 makes the others wait, in data_wait",
         "ddpjob top digits",
     ),
+    (
+        "who was slow for long is not any more, and all wait for gradients",
+        replace(
+            RUNNING,
+            efficiency=Efficiency(exposed_communication_percent=50, data_wait_percent=0),
+            ranks=tuple(rank(n, data_wait=0.6 if n == 2 else 0.0, forward=0.4, comm_exposed=0.4 if n == 2 else 1.0) for n in range(4)),
+        ),
+        Weight.SLOWS,
+        "waiting for gradients takes 50 %",
+        "ddpjob tune",
+    ),
     ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),
     (
         "healthy ranks, unevenly busy",

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.cli.jobs import inside, write
 from tests.cli.running import Running
 from tests.trainer.launcher.conftest import PROGRAM
 
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_cli import ranks
 from ddpjob_cli.cluster.observe import observation
 from ddpjob_cli.errors import Unreachable
@@ -137,6 +139,8 @@ def test_ranks_are_a_table_and_the_slow_one_is_named() -> None:
         "rank 2 is the slowest: data_wait 75 ms a step, the others 10 ms",
     ]
     assert view.json()["ranks"][2]["dataShare"] == pytest.approx(0.75)
+    cleared = replace(view.job, efficiency=Efficiency(exposed_communication_percent=50))
+    assert text(RanksView(job=cleared))[1:] == text(view)[1:-1]
 
 
 def test_more_ranks_than_lines_are_counted() -> None:

@@ -23,7 +23,8 @@ def speed(seen: Observation) -> Iterator[Finding]:
     if seen.finished or not seen.ranks:
         return
     yield from stalled(seen)
-    slow = ranks.straggler(seen.ranks)
+    # A coordinator that names nobody has said so: means since the pods began still show who was slow once.
+    slow = ranks.straggler(seen.ranks) if seen.efficiency is None else None
     told = seen.efficiency if seen.efficiency and seen.efficiency.slowest_rank is not None else None
     if told is not None:
         yield Finding(

@@ -200,3 +200,20 @@ def test_numbers(value: float, expected: str) -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(7.6, "8 s"), (200, "3 min 20 s"), (7530, "2 h 5 min")])
 def test_durations(seconds: float, expected: str) -> None:
     assert words.duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.0, "0 ms"),
+        (0.00123, "1.23 ms"),
+        (0.1239, "124 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (3.41, "3.41 s"),
+        (99.96, "100 s"),
+        (1000.4, "1000 s"),
+    ],
+)
+def test_times_of_a_step(seconds: float, expected: str) -> None:
+    assert words.milliseconds(seconds) == expected

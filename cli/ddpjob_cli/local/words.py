@@ -145,8 +145,10 @@ def duration(seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """`12 ms`, `3.4 s`."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    """`12 ms`, `3.4 s`: three significant digits, and whole ones from 100 on."""
+    # What would be rounded to 1000 ms is a second.
+    value, unit = (1000 * seconds, "ms") if 1000 * seconds < 999.5 else (seconds, "s")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def uses(time: Times) -> str:

@@ -45,8 +45,11 @@ class Hooks:
         for registry, hooks in zip(self._registries, self._hooks, strict=True):
             registry.clear()
             registry.update(hooks if on else {})
-        rate = self._reading[0]._rate if on else TORCHS_RATE
-        self._model.reducer._set_ddp_runtime_logging_sample_rate(rate)
+        reading = self._reading[0]
+        if on:
+            # It has counted no step of the block without hooks, and must not count its seconds.
+            reading._sampled_at = 0.0
+        self._model.reducer._set_ddp_runtime_logging_sample_rate(reading._rate if on else TORCHS_RATE)
 
 
 def main() -> None:

@@ -11,8 +11,10 @@ from tests.cli.api_server import ApiServer, Broken, listed
 from tests.cli.test_top import metrics
 
 from ddpjob_api.history import LOG_MARK, History, RankSums, Row, pack
+from ddpjob_cli.cluster import logs
 from ddpjob_cli.cluster.access import Access, Target
 from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
+from ddpjob_cli.lines import Wanted
 from ddpjob_cli.main import cli
 
 JOBS = "/apis/ddpjob.dev/v1alpha1/namespaces/team/ddpjobs"
@@ -46,9 +48,9 @@ def pod(index: int, phase: str = "Running") -> dict[str, Any]:
     }
 
 
-def ended(name: str) -> dict[str, Any]:
+def ended(name: str, uid: str = "p1") -> dict[str, Any]:
     status = {"phase": "Succeeded", "containerStatuses": [{"name": "trainer", "state": {"terminated": {}}}]}
-    return {"metadata": {"name": name, "uid": "p1"}, "status": status}
+    return {"metadata": {"name": name, "uid": uid}, "status": status}
 
 
 def done(job: dict[str, Any]) -> dict[str, Any]:
@@ -186,18 +188,52 @@ def test_a_server_that_is_no_kubernetes_is_named(api: ApiServer, tmp_path: Path,
 def test_a_log_that_is_followed_goes_on_where_it_broke_off(api: ApiServer, tmp_path: Path) -> None:
     """The API server was restarted: nothing is missing and nothing comes twice.
 
-    Also not where several lines have one stamp, on both sides of the break, or the node's clock is set back.
+    Also not where several lines have one stamp, on both sides of the break, or the node's clock was set back before it.
     """
-    stamps = [f"2026-01-01T00:00:0{second:.9f}Z" for second in (0.2, 1.1, 1.4, 1.4, 1.4, 1.6, 1.6, 0.8, 0.8)]
+    stamps = [f"2026-01-01T00:00:0{second:.9f}Z" for second in (0.2, 1.1, 1.9, 1.4, 1.4, 1.4, 1.6, 1.6, 1.2)]
     lines = [f"{stamp} [rank 1] {number}\n" for number, stamp in enumerate(stamps)]
     log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
-    api.answers[log] = (200, Broken("".join(lines[:4])))
+    api.answers[log] = (200, Broken("".join(lines[:5])))
     from_the_whole_second = "".join(lines[1:])
-    api.answers[f"{log}&sinceTime={stamps[3]}"] = (200, from_the_whole_second)
+    api.answers[f"{log}&sinceTime={stamps[4]}"] = (200, from_the_whole_second)
     api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
     api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
     shown = run(api, tmp_path, "logs", "digits", "-f", "--rank", "1")
     assert shown == "".join(f"[rank 1] {number}\n" for number in range(len(lines)))
+
+
+def test_what_the_kubelet_says_of_a_log_is_shown_once_and_is_no_line_of_it(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """A server refuses to begin at a time that is none."""
+    stamp = "2026-01-01T00:00:00.200000000Z"
+    remark = "unable to retrieve container logs for containerd://1"
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, Broken(f"{stamp} [rank 1] one\n{remark}\n"))
+    later = f"2026-01-01T00:00:00.{'3' * 9}Z [rank 1] two\n"
+    api.answers[f"{log}&sinceTime={stamp}"] = (200, f"{stamp} [rank 1] one\n{remark}\n{later}")
+    api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    shown = run(api, tmp_path, "logs", "digits", "-f", "--node", "1")
+    assert shown == f"[rank 1] one\n[node 1] {remark}\n[rank 1] two\n"
+
+
+@pytest.mark.timeout(30)
+def test_the_log_of_an_ended_trainer_that_cannot_be_read_is_not_waited_for_without_end(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpjob_cli.cluster.logs.PATIENCE_SECONDS", 0.5)
+    api.refuse(f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true", 502, "no kubelet")
+    api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
+    log = f"GET {PODS}/digits-0/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, "2026-01-01T00:00:00.200000000Z [rank 0] one\n")
+    api.answers[f"GET {PODS}/digits-0"] = (200, ended("digits-0", "p0"))
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    access = Access(Target(kubeconfig=api.kubeconfig(tmp_path)))
+    said: list[str] = []
+    with pytest.raises(Unreachable, match="the log of pod digits-1: the cluster answers 502: no kubelet"):
+        said.extend(line.text for line in logs.lines(access, "digits", Wanted(), follow=True))
+    assert said == ["one"]
 
 
 @pytest.mark.timeout(30)

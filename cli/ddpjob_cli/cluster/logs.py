@@ -12,6 +12,7 @@ from dataclasses import replace
 from ddpjob_api.names import LABEL_INDEX, TRAINER_CONTAINER
 from ddpjob_api.plan import plan
 from ddpjob_cli.cluster.access import PATIENCE_SECONDS, Access, Body, NotThere, core_path
+from ddpjob_cli.cluster.given import Given
 from ddpjob_cli.cluster.observe import job_of, number, pods_of, spec_of
 from ddpjob_cli.errors import CommandError, Unreachable, Unusable
 from ddpjob_cli.lines import Line, Wanted, read
@@ -117,45 +118,66 @@ def grown(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
     """One pod's lines as they come, until its trainer has ended; a connection that breaks is made again.
 
     Raises:
+        Unreachable: its trainer has ended, and for `PATIENCE_SECONDS` no more of them could be read.
         CommandError: they may not be read.
     """
     meta = pod["metadata"]
     path = core_path(access.namespace, "pods", meta["name"], "/log")
-    newest, given = "", 0
-    """The stamp of the line given last, and how many in a row had it: a runtime stamps what it reads at once alike."""
+    given = Given()
 
     def fresh() -> Iterator[str]:
-        nonlocal newest, given
         query = {"container": TRAINER_CONTAINER, "follow": "true", "timestamps": "true"}
-        query |= {"sinceTime": newest} if newest else {}
-        begin, known = newest, given
+        query |= {"sinceTime": given.since} if given.since else {}
+        given.again()
         for text in access.lines(path, f"the log of pod {meta['name']}", **query):
-            stamp, _, rest = text.partition(" ")
-            if begin:  # the server begins with the whole second
-                if stamp < begin:
-                    continue
-                if stamp == begin and known:
-                    known -= 1
-                    continue
-                begin = ""  # a clock may have been set back: what comes now is new, whatever its stamp
-            newest, given = (stamp, given + 1) if stamp == newest else (stamp, 1)
-            yield rest
+            line = given.new(text)
+            if line is not None:
+                yield line
 
+    silent_since: float | None = None
     while True:
+        broke: Unreachable | None = None
+        before = given.since
         try:
             yield from read(fresh(), node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
-            now = access.get(core_path(access.namespace, "pods", meta["name"]), f"pod {meta['name']}")
-            if now["metadata"]["uid"] != meta["uid"] or has_ended(now):
-                return
         except NotThere:
-            return  # its successor, if there is one, is found by the next look
-        except Unreachable:
-            pass
+            return
+        except Unreachable as error:
+            broke = error
+        now = again(access, pod)
+        if now is None:
+            return
+        if has_ended(now):
+            if broke is None:
+                return
+            if given.since != before or silent_since is None:
+                silent_since = time.monotonic()
+            if time.monotonic() - silent_since >= PATIENCE_SECONDS:
+                raise broke
         time.sleep(LOOK_SECONDS)
 
 
+def again(access: Access, pod: Body) -> Body | None:
+    """The pod as it is, once the cluster says it; None if it is gone: a successor is found by the next look for pods."""
+    meta = pod["metadata"]
+    while True:
+        try:
+            found = access.get(core_path(access.namespace, "pods", meta["name"]), f"pod {meta['name']}")
+        except NotThere:
+            return None
+        except Unreachable:
+            time.sleep(LOOK_SECONDS)
+            continue
+        return found if found["metadata"]["uid"] == meta["uid"] else None
+
+
 def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
-    """All pods at once, replacements as they come, until the job has ended and all is read."""
+    """All pods at once, replacements as they come, until the job has ended and all is read.
+
+    Raises:
+        Unreachable: the cluster does not answer, or the output of one pod could not be read to its end; then at the end.
+        CommandError: they may not be read.
+    """
     box: queue.Queue[Line | CommandError] = queue.Queue()
     readers: dict[str, threading.Thread] = {}
     wanted = replace(wanted, tail=None)
@@ -169,6 +191,7 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
 
     looked, heard = 0.0, time.monotonic()
     over = False
+    unread: Unreachable | None = None
     while True:
         now = time.monotonic()
         if now - looked >= LOOK_SECONDS:
@@ -190,7 +213,12 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
             item = box.get(timeout=0.2)
         except queue.Empty:
             if over and not any(reader.is_alive() for reader in readers.values()):
+                if unread is not None:
+                    raise unread from None
                 return
+            continue
+        if isinstance(item, Unreachable):
+            unread = item  # of one pod: the others go on
             continue
         if isinstance(item, CommandError):
             raise item

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.harness import (
+    CannotRun,
     Cluster,
     CommandFailed,
     Process,
@@ -370,6 +373,42 @@ def test_a_slot_that_nobody_needs_changes_hands_with_its_store_and_leftovers(
     assert (now.clone, now.processes) == (str(paths.CLONE), former.processes), (
         "what to clean up is still on record"
     )
+
+
+@pytest.mark.parametrize(
+    ("user", "runtime", "place"),
+    [
+        (0, "/run/user/0", "/run/ddpjob"),
+        (1000, "/run/user/1000", "/run/user/1000/ddpjob"),
+        (1000, "", "/scratch/ddpjob-1000"),
+    ],
+)
+def test_a_user_who_is_not_root_has_records_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, user: int, runtime: str, place: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr("tempfile.tempdir", "/scratch")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+    assert paths.volatile() == Path(place)
+
+
+def test_records_of_somebody_else_are_not_trusted(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths.run_folder()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(CannotRun, match=rf"{paths.RUN} belongs to user {me}, and this is user {me + 1}"):
+        claim("")
+
+
+@pytest.mark.parametrize("use", [lambda: claim(""), lambda: read_owner(0), paths.cache])
+def test_a_folder_that_cannot_be_made_is_named(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[], object]
+) -> None:
+    (elsewhere / "file").touch()  # stops root, too
+    monkeypatch.setattr(paths, "RUN", elsewhere / "file" / "run")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(elsewhere / "file" / "cache"))
+    with pytest.raises(CannotRun, match=rf"the harness needs .*{elsewhere}/file.*: .*Not a directory"):
+        use()
 
 
 def test_the_pods_of_kind_are_reached_from_here_until_it_goes(

@@ -157,10 +157,12 @@ class Owner:
 
 def read_owner(number: int) -> Owner | None:
     """The owner on record; None for a slot that nobody holds."""
-    try:
-        data = json.loads(_record(number).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+    record = _record(number)
+    with paths.needed(f"to read the record {record}"):
+        try:
+            data = json.loads(record.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
     for key in ("users", "processes"):
         data[key] = tuple(Process(**p) for p in data[key])
     return Owner(**data)
@@ -169,13 +171,13 @@ def read_owner(number: int) -> Owner | None:
 def write_owner(number: int, owner: Owner | None) -> None:
     """Replace the record in one step; None frees the slot."""
     record = _record(number)
-    if owner is None:
-        record.unlink(missing_ok=True)
-        return
-    record.parent.mkdir(parents=True, exist_ok=True)
-    beside = record.with_suffix(".new")
-    beside.write_text(json.dumps(asdict(owner)))
-    beside.replace(record)
+    with paths.needed(f"to write the record {record}"):
+        if owner is None:
+            record.unlink(missing_ok=True)
+            return
+        beside = record.with_suffix(".new")
+        beside.write_text(json.dumps(asdict(owner)))
+        beside.replace(record)
 
 
 def add_process(slot: Slot, process: Process) -> None:
@@ -225,15 +227,17 @@ def claim(binaries: str) -> Slot:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Hold a machine-wide lock; the kernel frees it if the holder dies."""
-    paths.RUN.mkdir(parents=True, exist_ok=True)
-    with (paths.RUN / f"{name}.lock").open("w") as handle:
+    """Hold a lock among all clones of this user; the kernel frees it if the holder dies."""
+    lock = paths.run_folder() / f"{name}.lock"
+    with paths.needed(f"the lock {lock}"):
+        handle = lock.open("w")
+    with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def _record(number: int) -> Path:
-    return paths.RUN / f"{number}.json"
+    return paths.run_folder() / f"{number}.json"
 
 
 def _foreign_network(number: int) -> bool:

@@ -55,6 +55,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 started.ensure_image(target)
     except HarnessError as failure:
         session.config.stash[FAILED] = failure
+    except OSError as failure:  # no hook's crash: tests that want no cluster run
+        unforeseen = HarnessError(f"the cluster could not be started: {failure}")
+        unforeseen.__cause__ = failure  # its traceback is shown with each test that does want one
+        session.config.stash[FAILED] = unforeseen
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
+from tests.cluster import plugin
 from tests.cluster.harness import (
     CannotRun,
     Cluster,
@@ -23,9 +25,11 @@ from tests.cluster.harness import (
     kind,
     paths,
     process,
+    progress,
     residue,
 )
 from tests.cluster.harness.gobuilt import GoBuilt
+from tests.cluster.harness.shell import run
 from tests.cluster.harness.slot import SLOTS, Owner, Slot, claim, read_owner, write_owner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -409,6 +413,31 @@ def test_a_folder_that_cannot_be_made_is_named(
     monkeypatch.setenv("XDG_CACHE_HOME", str(elsewhere / "file" / "cache"))
     with pytest.raises(CannotRun, match=rf"the harness needs .*{elsewhere}/file.*: .*Not a directory"):
         use()
+
+
+def test_a_program_that_is_not_there_is_a_command_that_failed() -> None:
+    with pytest.raises(CommandFailed, match=r"(?s)absent-program get: .*cannot be started: .*No such file"):
+        run("absent-program", "get", check=False)
+
+
+def test_what_the_system_refuses_to_the_cluster_does_not_stop_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused() -> NoReturn:
+        raise PermissionError(13, "Permission denied", "/somewhere")
+
+    monkeypatch.setattr(plugin, "choose", refused)
+    monkeypatch.setattr(progress, "sink", progress.sink)
+    config = SimpleNamespace(
+        option=SimpleNamespace(collectonly=False),
+        pluginmanager=SimpleNamespace(getplugin=lambda _: None),
+        stash=pytest.Stash(),
+    )
+    session: Any = SimpleNamespace(items=[SimpleNamespace(fixturenames=["cluster"])], config=config)
+    plugin.pytest_collection_finish(session)
+    failure = config.stash[plugin.FAILED]
+    assert "Permission denied: '/somewhere'" in str(failure)
+    assert isinstance(failure.__cause__, PermissionError)
 
 
 def test_the_pods_of_kind_are_reached_from_here_until_it_goes(

@@ -216,7 +216,7 @@ class Kind:
         try:
             for route in routes:
                 run(*AS_ROOT, "ip", "route", "replace", *route.split())
-        except (CommandFailed, OSError) as failure:
+        except CommandFailed as failure:
             say(f"pods cannot be reached from this machine: {failure}")
 
     def _start_kwok(self) -> None:

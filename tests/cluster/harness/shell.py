@@ -23,7 +23,7 @@ def run(
     """The command's standard output.
 
     Raises:
-        CommandFailed: it exited with an error (unless `check` is false).
+        CommandFailed: it exited with an error (unless `check` is false), or could not be started (then always).
         TimedOut: it ran longer than `timeout` seconds; it has been killed.
     """
     command = [*(["nice", "-n", str(nice)] if nice else []), *(str(a) for a in argv)]
@@ -41,6 +41,8 @@ def run(
         )
     except subprocess.TimeoutExpired:
         raise TimedOut(f"{' '.join(command)}: still running after {timeout:.0f} s") from None
+    except OSError as failure:  # no such program or folder, or no right to it; a shell's code for that
+        raise CommandFailed(command, 127, f"cannot be started: {failure}") from failure
     if check and done.returncode:
         raise CommandFailed(command, done.returncode, done.stderr or done.stdout)
     return done.stdout
@@ -50,7 +52,7 @@ def succeeds(*argv: str | Path, timeout: float | None = 30) -> bool:
     """Whether the command exits with 0 in time."""
     try:
         run(*argv, timeout=timeout)
-    except (CommandFailed, TimedOut, OSError):
+    except (CommandFailed, TimedOut):
         return False
     return True
 

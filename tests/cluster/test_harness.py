@@ -441,10 +441,9 @@ def test_what_the_system_refuses_to_the_cluster_does_not_stop_the_session(
 
 
 def test_the_pods_of_kind_are_reached_from_here_until_it_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without kind: what would be run."""
-    monkeypatch.setattr(paths, "cache", lambda: tmp_path)
     monkeypatch.setattr(kind.Kind, "tool", lambda _, name: Path(name))
     commands: list[str] = []
 

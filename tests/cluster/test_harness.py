@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import shutil
@@ -440,33 +441,100 @@ def test_what_the_system_refuses_to_the_cluster_does_not_stop_the_session(
     assert isinstance(failure.__cause__, PermissionError)
 
 
-def test_the_pods_of_kind_are_reached_from_here_until_it_goes(
-    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without kind: what would be run."""
-    monkeypatch.setattr(kind.Kind, "tool", lambda _, name: Path(name))
-    commands: list[str] = []
+POD_ROUTE = "10.100.1.0/24 via 172.18.0.3"
 
-    def run(*argv: object, **_: object) -> str:
-        commands.append(" ".join(map(str, argv)))
+
+class StandIn:
+    """Instead of kind, kubectl and ip: what would be run, and the one route that there is."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self.address = "172.18.0.3"
+        self.route = ""
+
+    @property
+    def changes(self) -> list[str]:
+        """What was done to the routes of the machine."""
+        told = [command.partition("ip route ")[2] for command in self.commands]
+        return [change for change in told if change and not change.startswith("show")]
+
+    def run(self, *argv: object, **_: object) -> str:
+        self.commands.append(" ".join(map(str, argv)))
+        change, _, route = self.commands[-1].partition("ip route ")[2].partition(" ")
+        if change == "show":
+            return self.route
+        if change:
+            self.route = f"{route} dev br-0" if change == "add" else ""
         addresses = [
             {"type": "Hostname", "address": "worker"},
-            {"type": "InternalIP", "address": "172.18.0.3"},
+            {"type": "InternalIP", "address": self.address},
         ]
-        node = {"spec": {"podCIDR": "10.244.1.0/24"}, "status": {"addresses": addresses}}
-        return json.dumps({"items": [node]}) if " get node " in commands[-1] else ""
+        node = {"spec": {"podCIDR": "10.100.1.0/24"}, "status": {"addresses": addresses}}
+        return json.dumps({"items": [node]}) if " get node " in self.commands[-1] else ""
 
-    monkeypatch.setattr(kind, "run", run)
-    monkeypatch.setattr(kind, "succeeds", lambda *argv: run(*argv) == "")
+
+@pytest.fixture
+def stand_in(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    one = StandIn()
+    monkeypatch.setattr(kind, "run", one.run)
+    monkeypatch.setattr(kind, "succeeds", lambda *argv: one.run(*argv) == "")
+    monkeypatch.setattr(kind.Kind, "tool", lambda _, name: Path(name))
+    monkeypatch.setattr(kind.Kind, "engine", "docker")
+    return one
+
+
+def test_the_pods_of_kind_are_reached_from_here_until_it_goes(stand_in: StandIn) -> None:
     here = kind.Kind()
     here._folder.mkdir(parents=True)
     here._route_to_pods()
-    change = " ".join((*kind.AS_ROOT, "ip route {} 10.244.1.0/24 via 172.18.0.3"))
-    assert commands[-1] == change.format("replace")
-    monkeypatch.setattr(shutil, "which", lambda name: None)  # no engine is asked
+    here._route_to_pods()  # of a second session
+    assert stand_in.changes == [f"add {POD_ROUTE}"]
     here.down()
-    assert change.format("del") in commands
+    assert stand_in.changes == [f"add {POD_ROUTE}", f"del {POD_ROUTE}"]
     assert not here._folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (
+            "10.100.1.0/24 via 172.18.0.30 dev br-1",
+            "it has another route, 10.100.1.0/24 via 172.18.0.30 dev br-1",
+        ),
+        (f"{POD_ROUTE} dev br-1", ""),
+    ],
+)
+def test_a_route_that_kind_did_not_add_stays(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, there: str, said: str
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "sink", lines.append)
+    here = kind.Kind()
+    here._folder.mkdir(parents=True)
+    stand_in.route = there
+    here._route_to_pods()
+    assert said in "".join(lines) and bool(said) == bool(lines)
+    here.down()
+    assert stand_in.changes == []
+
+
+def test_a_node_that_has_another_address_now_has_another_route(stand_in: StandIn) -> None:
+    here = kind.Kind()
+    here._folder.mkdir(parents=True)
+    here._route_to_pods()
+    stand_in.address = "172.18.0.4"
+    here._route_to_pods()
+    moved = POD_ROUTE.replace("172.18.0.3", "172.18.0.4")
+    assert stand_in.changes == [f"add {POD_ROUTE}", f"del {POD_ROUTE}", f"add {moved}"]
+
+
+def test_clones_have_pods_of_their_own_and_none_where_services_and_slots_are() -> None:
+    subnets = [kind.pod_subnet(Path(f"/clones/{number}")) for number in range(1000)]
+    assert kind.pod_subnet(Path("/clones/0")) == subnets[0]
+    assert len(set(subnets)) > 600, "of 1600"
+    allowed = [ipaddress.ip_network(f"10.{octet}.0.0/16") for octet in range(100, 200)]
+    assert all(any(ipaddress.ip_network(one).subnet_of(range_) for range_ in allowed) for one in subnets)
+    assert f'podSubnet: "{subnets[0]}"' in kind.CONFIG.format(shared="/shared", pods=subnets[0])
 
 
 def snapshot() -> dict[str, set[str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import shutil
 import signal as signals
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from .shell import digest, run, succeeds
 
 CONFIG = """kind: Cluster
 apiVersion: kind.x-k8s.io/v1alpha4
+networking: {{podSubnet: "{pods}"}}
 nodes:
 - role: control-plane
 - role: worker
@@ -28,6 +31,17 @@ nodes:
 """
 AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 """The user of kind need not be root."""
+
+
+def pod_subnet(clone: Path) -> str:
+    """The addresses of a clone's pods, for 16 nodes: one of 1600 ranges of 10.100.0.0 to 10.199.255.255.
+
+    Each clone has its own because this machine gets routes to them. Below are the addresses of Services (10.96.0.0/16),
+    above those of the slots and kind's default.
+    """
+    first = int(ipaddress.ip_address("10.100.0.0"))
+    chosen = int(digest([str(clone)]), 16) % 1600
+    return str(ipaddress.ip_network((first + chosen * 2**12, 20)))
 
 
 class Kind:
@@ -71,7 +85,7 @@ class Kind:
                 shared = self._folder / "shared"
                 shared.mkdir(parents=True, exist_ok=True)
                 config = self._folder / "kind.yaml"
-                config.write_text(CONFIG.format(shared=shared))
+                config.write_text(CONFIG.format(shared=shared, pods=pod_subnet(paths.CLONE)))
                 flags = ["--name", self._name, "--config", str(config), "--kubeconfig", str(self.kubeconfig)]
                 with step(f"creating the kind cluster {self._name}"):
                     self._kind("create", "cluster", "--wait=180s", *flags)
@@ -96,9 +110,7 @@ class Kind:
     def down(self) -> None:
         owner = slot.read_owner(self._record)
         process.stop(owner.processes if owner else (), grace_seconds=5)
-        if self._routes.exists():
-            for route in self._routes.read_text().splitlines():
-                succeeds(*AS_ROOT, "ip", "route", "del", *route.split())
+        self._forget_routes()
         self._kind("delete", "cluster", "--name", self._name)
         slot.write_owner(self._record, None)
         for folder in (self._folder / "shared").glob("*"):
@@ -199,25 +211,46 @@ class Kind:
 
     @property
     def _routes(self) -> Path:
-        """Routes from this machine to the pods of each node, a line each."""
+        """Routes to the pods of a node that this machine did not have before, a line each; they go with the cluster."""
         return self._folder / "routes"
 
     def _route_to_pods(self) -> None:
         """Have this machine reach pods by their addresses, as a Prometheus beside the cluster does.
 
-        Where it cannot (Docker Desktop, no root), the tests that ask for it fail, and only those.
+        Where it cannot (Docker Desktop, no root, a route that is there), the tests that ask for it fail, and only those.
         """
         names = (self._control, *self.nodes)
-        routes = []
+        wanted = {}
         for node in json.loads(self._kubectl("get", "node", *names, "-o", "json"))["items"]:
             addresses = {each["type"]: each["address"] for each in node["status"]["addresses"]}
-            routes.append(f"{node['spec']['podCIDR']} via {addresses['InternalIP']}")
-        self._routes.write_text("\n".join(routes))
+            pods = node["spec"]["podCIDR"]
+            wanted[pods] = f"{pods} via {addresses['InternalIP']}"
         try:
-            for route in routes:
-                run(*AS_ROOT, "ip", "route", "replace", *route.split())
+            self._forget_routes(keep=wanted.values())  # nodes that restarted may have other addresses
+            for pods, route in wanted.items():
+                there = run("ip", "route", "show", pods).strip()
+                if not there:
+                    run(*AS_ROOT, "ip", "route", "add", *route.split())
+                    self._note_routes([*self._added_routes(), route])
+                elif not f"{there} ".startswith(f"{route} "):
+                    say(f"pods in {pods} cannot be reached from this machine: it has another route, {there}")
         except CommandFailed as failure:
-            say(f"pods cannot be reached from this machine: {failure}")
+            say(f"not all pods can be reached from this machine: {failure}")
+
+    def _added_routes(self) -> list[str]:
+        return self._routes.read_text().splitlines() if self._routes.exists() else []
+
+    def _note_routes(self, routes: Iterable[str]) -> None:
+        with paths.needed(f"to note routes in {self._routes}"):
+            self._routes.write_text("\n".join(dict.fromkeys(routes)))
+
+    def _forget_routes(self, keep: Collection[str] = ()) -> None:
+        added = self._added_routes()
+        for route in added:
+            if route not in keep:
+                succeeds(*AS_ROOT, "ip", "route", "del", *route.split())
+        if added:
+            self._note_routes(route for route in added if route in keep)
 
     def _start_kwok(self) -> None:
         owner = slot.read_owner(self._record)

@@ -445,12 +445,15 @@ POD_ROUTE = "10.100.1.0/24 via 172.18.0.3"
 
 
 class StandIn:
-    """Instead of kind, kubectl and ip: what would be run, and the one route that there is."""
+    """Instead of kind, kubectl and ip: what would be run, the clusters, and the one route that there is."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
         self.address = "172.18.0.3"
         self.route = ""
+        self.clusters: set[str] = set()
+        self.fail: tuple[str, ...] = ()
+        """Parts of the commands that fail."""
 
     @property
     def changes(self) -> list[str]:
@@ -460,6 +463,14 @@ class StandIn:
 
     def run(self, *argv: object, **_: object) -> str:
         self.commands.append(" ".join(map(str, argv)))
+        if argv[:3] == ("kind", "create", "cluster"):  # exists from then on, whether it gets ready or not
+            self.clusters.add(str(argv[argv.index("--name") + 1]))
+        if any(part in self.commands[-1] for part in self.fail):
+            raise CommandFailed(self.commands[-1].split(), 1, "as the test wants it")
+        if argv[:3] == ("kind", "delete", "cluster"):
+            self.clusters.discard(str(argv[argv.index("--name") + 1]))
+        if argv[:3] == ("kind", "get", "clusters"):
+            return "\n".join(self.clusters)
         change, _, route = self.commands[-1].partition("ip route ")[2].partition(" ")
         if change == "show":
             return self.route
@@ -480,7 +491,40 @@ def stand_in(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setattr(kind, "succeeds", lambda *argv: one.run(*argv) == "")
     monkeypatch.setattr(kind.Kind, "tool", lambda _, name: Path(name))
     monkeypatch.setattr(kind.Kind, "engine", "docker")
+    built = SimpleNamespace(cached=lambda _: True, ensure=lambda names: one.run("build", *names))
+    monkeypatch.setattr(kind, "KUBERNETES", built)
     return one
+
+
+@pytest.mark.parametrize("part", ["kind create cluster", " wait node ", " get node ", "build kwok"])
+def test_a_kind_cluster_that_did_not_come_up_is_not_left(stand_in: StandIn, part: str) -> None:
+    here = kind.Kind()
+    stand_in.fail = (part,)
+    with pytest.raises(CommandFailed, match=part):
+        here.up(detach=True, user=None)
+    assert (stand_in.clusters, stand_in.route) == (set(), "")
+    assert not here._folder.exists()
+
+
+def test_a_kind_cluster_that_was_there_before_stays(stand_in: StandIn) -> None:
+    here = kind.Kind()
+    stand_in.clusters = {here._name}
+    stand_in.fail = (" get node ",)
+    with pytest.raises(CommandFailed, match=" get node "):
+        here.up(detach=True, user=None)
+    assert stand_in.clusters == {here._name}
+
+
+def test_a_kind_cluster_that_can_be_neither_used_nor_deleted_is_named(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "sink", lines.append)
+    here = kind.Kind()
+    stand_in.fail = (" wait node ", "kind delete")
+    with pytest.raises(CommandFailed, match=" wait node "):
+        here.up(detach=True, user=None)
+    assert f"`kind delete cluster --name {here._name}`: " in lines[-1]
 
 
 def test_the_pods_of_kind_are_reached_from_here_until_it_goes(stand_in: StandIn) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from . import binaries, images, paths, process, slot
 from .binaries import KUBERNETES
 from .context import on_path_or_built
-from .errors import CannotRun, CommandFailed
+from .errors import CannotRun, CommandFailed, HarnessError
 from .process import Process
 from .progress import say, step
 from .shell import digest, run, succeeds
@@ -81,21 +81,16 @@ class Kind:
 
     def up(self, *, detach: bool, user: Process | None) -> None:
         with slot.locked(self._name):
-            if not self.is_up():
-                shared = self._folder / "shared"
-                shared.mkdir(parents=True, exist_ok=True)
-                config = self._folder / "kind.yaml"
-                config.write_text(CONFIG.format(shared=shared, pods=pod_subnet(paths.CLONE)))
-                flags = ["--name", self._name, "--config", str(config), "--kubeconfig", str(self.kubeconfig)]
-                with step(f"creating the kind cluster {self._name}"):
-                    self._kind("create", "cluster", "--wait=180s", *flags)
-                    self._kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=120s")
-            self._route_to_pods()
-            self._start_kwok()
-            owner = slot.read_owner(self._record)
-            assert owner is not None
-            users = (*(u for u in owner.users if u.alive), *([user] if user else []))
-            slot.write_owner(self._record, replace(owner, detached=owner.detached or detach, users=users))
+            if self.is_up():
+                self._complete(detach=detach, user=user)
+                return
+            self._require_kwok()  # before minutes are spent
+            try:
+                self._create()
+                self._complete(detach=detach, user=user)
+            except BaseException:  # a Ctrl-C, too: nobody is on record for what was created
+                self._undo()
+                raise
 
     def leave(self, user: Process) -> None:
         with slot.locked(self._name):
@@ -205,6 +200,34 @@ class Kind:
         folder.chmod(0o777)
         return str(folder)
 
+    def _create(self) -> None:
+        shared = self._folder / "shared"
+        config = self._folder / "kind.yaml"
+        with paths.needed(f"a folder for the kind cluster, {self._folder}"):
+            shared.mkdir(parents=True, exist_ok=True)
+            config.write_text(CONFIG.format(shared=shared, pods=pod_subnet(paths.CLONE)))
+        flags = ["--name", self._name, "--config", str(config), "--kubeconfig", str(self.kubeconfig)]
+        with step(f"creating the kind cluster {self._name}"):
+            self._kind("create", "cluster", "--wait=180s", *flags)
+            self._kubectl("wait", "node", "--all", "--for=condition=Ready", "--timeout=120s")
+
+    def _complete(self, *, detach: bool, user: Process | None) -> None:
+        """Add what kind does not bring, and put on record who uses the cluster."""
+        self._route_to_pods()
+        self._start_kwok()
+        owner = slot.read_owner(self._record)
+        assert owner is not None
+        users = (*(u for u in owner.users if u.alive), *([user] if user else []))
+        slot.write_owner(self._record, replace(owner, detached=owner.detached or detach, users=users))
+
+    def _undo(self) -> None:
+        try:
+            self.down()
+        except HarnessError as failure:  # what made it necessary is raised, and says more
+            say(
+                f"the kind cluster {self._name} is left, `kind delete cluster --name {self._name}`: {failure}"
+            )
+
     @property
     def _control(self) -> str:
         return f"{self._name}-control-plane"
@@ -256,10 +279,7 @@ class Kind:
         owner = slot.read_owner(self._record)
         if owner and any(p.alive for p in owner.processes):
             return
-        if not KUBERNETES.cached(["kwok"]) and KUBERNETES.missing():
-            raise CannotRun(
-                "KWOK, which plays nodes with GPUs, must be built, and " + str(KUBERNETES.missing())
-            )
+        self._require_kwok()
         program = KUBERNETES.ensure(["kwok"]) / "kwok"
         flags = [
             "--manage-all-nodes=false",
@@ -273,11 +293,16 @@ class Kind:
             "--node-lease-duration-seconds=40",
             *stages,
         ]
-        one = process.start("kwok", argv, self._folder / "kwok.log")
+        with paths.needed("KWOK to play nodes with GPUs"):
+            one = process.start("kwok", argv, self._folder / "kwok.log")
         record = slot.Owner(
             clone=str(paths.CLONE), root=str(self._folder), binaries=KUBERNETES.key(), processes=(one,)
         )
         slot.write_owner(self._record, record)
+
+    def _require_kwok(self) -> None:
+        if not KUBERNETES.cached(["kwok"]) and (reason := KUBERNETES.missing()):
+            raise CannotRun(f"KWOK, which plays nodes with GPUs, must be built, and {reason}")
 
     def _exec(self, node: str, *argv: str) -> str:
         return run(self.engine, "exec", node, *argv)

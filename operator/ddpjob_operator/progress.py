@@ -17,6 +17,9 @@ from ddpjob_operator.observe import PodView
 
 RESULT_FIELDS = 32
 RESULT_TEXT = 1024
+ETA_TEXT = 16
+INT64 = 2**63 - 1
+INT32 = 2**31 - 1
 
 
 def fold_report(status: Status, report: JobReport | None, *, now: datetime) -> Status:
@@ -84,29 +87,34 @@ def folded(
 
 
 def state_of(progress: Progress) -> ProgressState:
-    total = progress.total_steps
-    percent = min(100, progress.step * 100 // total) if total else None
-    finished = total is not None and progress.step >= total
-    eta = (
-        None
-        if finished or progress.eta is None or not math.isfinite(progress.eta)
-        else max(0, round(progress.eta))
-    )
+    """The numbers as the API server takes them; it refuses a whole status for one that does not fit its field."""
+    step, total = min(progress.step, INT64), whole(progress.total_steps)
+    percent = max(0, min(100, step * 100 // total)) if total else None
+    finished = total is not None and step >= total
+    eta = None
+    if progress.eta is not None and math.isfinite(progress.eta) and not finished:
+        eta = whole(max(0, round(progress.eta)))
+    words = duration(eta) if eta is not None else ""
     saved = moment_of(progress.checkpoint_at)
     return ProgressState(
-        step=progress.step,
+        step=step,
         total_steps=total,
-        epoch=progress.epoch,
+        epoch=whole(progress.epoch, most=INT32),
         percent=percent,
-        text=f"{percent} %" if percent is not None else f"step {progress.step}",
+        text=f"{percent} %" if percent is not None else f"step {step}",
         loss=number(progress.loss),
         samples_per_second=number(progress.samples_per_second),
         eta_seconds=eta,
-        eta=duration(eta) if eta is not None else None,
-        checkpoint_step=progress.checkpoint_step,
+        eta=words if 0 < len(words) <= ETA_TEXT else None,
+        checkpoint_step=whole(progress.checkpoint_step),
         # The API server takes no status with a text here that is no time.
         checkpoint_at=stamp(saved) if saved is not None else None,
     )
+
+
+def whole(value: int | None, *, most: int = INT64) -> int | None:
+    """None for what no field of the status holds, like `max_steps=sys.maxsize` after its way through a float."""
+    return value if value is not None and -most <= value <= most else None
 
 
 def number(value: float | None) -> float | None:
@@ -129,11 +137,14 @@ def duration(seconds: int) -> str:
 
 
 def bounded(result: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON scalars, as many as the CRD takes."""
+    """JSON scalars, as many as the CRD takes; an integer of more than 64 bits does not come back as it was written."""
     kept: dict[str, Any] = {}
     for name, value in list(result.items())[:RESULT_FIELDS]:
         if isinstance(value, str):
             kept[name] = value[:RESULT_TEXT]
-        elif value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        elif isinstance(value, int):
+            if whole(value) is not None:
+                kept[name] = value
+        elif value is None or (isinstance(value, float) and math.isfinite(value)):
             kept[name] = value
     return kept

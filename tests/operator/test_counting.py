@@ -317,6 +317,37 @@ async def test_only_a_time_is_written_where_the_api_server_takes_nothing_else(
     census.take(world.operator.cache.jobs(), now=world.api.now)
 
 
+HUGE = 2**63
+"""What `sys.maxsize` is after its way through a float64."""
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ({"total_steps": HUGE}, {"step": 9, "text": "step 9"}),
+        ({"checkpoint_step": HUGE}, {"step": 9, "text": "step 9"}),
+        ({"epoch": 2**31}, {"step": 9, "text": "step 9"}),
+        ({"eta": 1e300}, {"step": 9, "text": "step 9"}),
+        (
+            {"total_steps": HUGE - 1, "eta": 2.0**62},
+            {"step": 9, "totalSteps": HUGE - 1, "percent": 0, "text": "0 %", "etaSeconds": 2**62},
+        ),
+        ({"step": HUGE}, {"step": HUGE - 1, "text": f"step {HUGE - 1}"}),
+    ],
+)
+async def test_a_number_that_its_field_does_not_hold_is_no_part_of_a_status(
+    said: dict[str, Any], written: dict[str, Any]
+) -> None:
+    """The API server would refuse the whole status, at each look."""
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    await world.say(state=RunState.RUNNING, progress=Progress(**{"step": 9, **said}))
+    found = dict(world.status["progress"])
+    found.pop("updatedAt")
+    assert found == written
+
+
 @pytest.mark.parametrize("unix", [5.0, -6.0e10, -1.0e300])
 async def test_a_first_step_is_not_before_the_job(unix: float) -> None:
     world = await World().start()

@@ -188,6 +188,8 @@ def test_a_result_is_bounded_json() -> None:
         "a": 1.5, "c": "x" * 1024, "e": True,
     }  # fmt: skip
     assert len(bounded({str(n): n for n in range(99)})) == 32
+    ends = {"least": 1 - 2**63, "most": 2**63 - 1, "float": 1e300}
+    assert bounded({**ends, "more": 2**63, "less": -(2**64), "no float": 10**400}) == ends
 
 
 @pytest.mark.parametrize("said", list(Reason))

@@ -12,7 +12,7 @@ from ddpjob_api import rules
 from ddpjob_api.codec import dotted
 from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.plan import plan
-from ddpjob_api.report import JobReport, RunState
+from ddpjob_api.report import Failure, JobReport, RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator.desired import members
 from ddpjob_operator.model import Status, Truth, set_condition
@@ -95,11 +95,22 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         put(Condition.RESTARTING, True, reason, words)
     elif runs and old.condition(Condition.RESTARTING) is not None:
         put(Condition.RESTARTING, False, Reason.TRAINING, RUNS)
-    if not runs and failure is not None and failure.reason is Reason.NO_PROGRESS:
+    if not runs and failure is not None and is_hung(failure, seen.report, was=was):
         put(Condition.HUNG, True, Reason.NO_PROGRESS, failure.message)
     elif old.condition(Condition.HUNG) is not None:
         put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
     return status
+
+
+def is_hung(failure: Failure, report: JobReport | None, *, was: bool) -> bool:
+    """Whether the ranks that do not run were stopped by that failure, a hang, and have made no step since.
+
+    The newest failure stays in the status when it is long over, so it alone says nothing: the coordinator knows, once it
+    has the verdict, and where it was not heard, a job whose pods are new (`was`: it ran, or starts again) has no hang.
+    """
+    if failure.reason is not Reason.NO_PROGRESS:
+        return False
+    return was if report is None else report.hung and report.state is not RunState.STOPPING
 
 
 def training(report: JobReport | None, old: Status) -> tuple[Reason, str]:

@@ -1,5 +1,7 @@
 """What a job's conditions say, and what they do not."""
 
+from dataclasses import replace
+
 import pytest
 from tests.operator.world import KEY, World, running, started
 
@@ -162,9 +164,9 @@ async def hung_once() -> World:
     await world.apply()
     await world.run(ready=False)
     await world.say(state=RunState.RUNNING)
-    await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG)
+    await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG, hung=True)
     assert world.condition("Hung") == ("True", "NoProgress")
-    await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG, hung=True)
     return world
 
 
@@ -173,7 +175,7 @@ async def test_a_hang_is_a_condition_while_the_ranks_start_again() -> None:
     await world.run(ready=False)
     for name in world.live().values():
         world.api.change("pods", "ns", name, lambda body: running(body, ready=False))
-    await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG, back_off=4.2)
+    await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG, hung=True, back_off=4.2)
     assert world.condition("Hung") == world.condition("Restarting") == ("True", "NoProgress")
     assert world.message("Hung") == HANG.message
     advice = "; the next try waits 4 s, because no step was made since the last"
@@ -181,6 +183,40 @@ async def test_a_hang_is_a_condition_while_the_ranks_start_again() -> None:
     await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
     assert world.condition("Hung") == world.condition("Restarting") == ("False", "Training")
     assert sum("NoProgress: " in event for event in world.events()) == 2, "one of each condition"
+
+
+async def test_a_hang_before_a_suspension_is_over() -> None:
+    world = await hung_once()
+    await world.patch(suspend=True)
+    for name in list(world.api.pods()):
+        await world.stopped(name)
+    events = [event for event in world.events() if event.startswith("NoProgress")]
+    await world.patch(suspend=False)
+    assert world.condition("Hung") == ("False", "Training")
+    await world.run(ready=False)
+    await world.say(state=RunState.WAITING, term=2, restarts=1, last_failure=HANG)
+    assert world.condition("Hung") == ("False", "Training")
+    assert [event for event in world.events() if event.startswith("NoProgress")] == events
+
+
+async def test_ranks_that_stop_long_after_a_hang_are_not_hung_again() -> None:
+    world = await hung_once()
+    made = {"generation": 2, "restarts": 1, "last_failure": HANG, "progress": Progress(step=7)}
+    await world.say(state=RunState.RUNNING, **made)
+    for state in (RunState.STOPPING, RunState.WAITING):
+        await world.say(state=state, **made)
+        assert world.condition("Running") == ("False", "NotStarted")
+        assert world.condition("Hung") == ("False", "Training")
+
+
+async def test_a_second_hang_is_told_in_its_own_words() -> None:
+    world = await hung_once()
+    second = replace(HANG, generation=2, message="no step for 44 s: rank 0 …")
+    await world.say(state=RunState.STOPPING, generation=2, restarts=1, last_failure=HANG, hung=True)
+    assert world.condition("Hung") == ("False", "Training"), "its verdict is not there yet"
+    await world.say(state=RunState.WAITING, generation=2, restarts=2, last_failure=second, hung=True)
+    assert world.condition("Hung") == ("True", "NoProgress")
+    assert world.message("Hung") == second.message
 
 
 async def test_a_hang_between_two_polls_is_in_the_last_failure_and_told_once() -> None:

@@ -39,7 +39,7 @@ class Observed:
     report: JobReport | None = None
     """What the coordinator of the live pod of index 0 said last."""
     silent: bool = False
-    """It has not answered for some time since."""
+    """That pod is asked, and has not answered for some time; it may never have."""
     spent: Spent | None = None
     """What any coordinator of the job said last of the time, also one that is gone."""
     refused: Trouble | None = None

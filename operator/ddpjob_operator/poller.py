@@ -45,6 +45,14 @@ class Said:
     at: datetime
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Since when a coordinator is asked, and which pod that is."""
+
+    pod_uid: str
+    since: datetime
+
+
 class Poller:
     """Keeps the newest report of each job."""
 
@@ -67,6 +75,8 @@ class Poller:
         self._said: dict[str, Said] = {}
         self._asked = 0
         """Jobs that are asked now; what one that has ended said last is kept beside theirs."""
+        self._first: dict[str, Asked] = {}
+        """By job uid: the first question to the pod that is its coordinator now."""
         self._due: dict[str, float] = {}
         """By job uid, in the loop's time; absent: now."""
         self._told: dict[str, float] = {}
@@ -95,8 +105,12 @@ class Poller:
         return report if said is not None and self._clock() - said.at <= self._patience else None
 
     def silent(self, job: JobView, coordinator: PodView | None) -> bool:
-        """Whether this pod has coordinated, and has not answered for some time."""
-        return self.report(job, coordinator) is not None and self.heard(job, coordinator) is None
+        """Whether this pod is asked, and has not answered for some time; one that never has is no exception."""
+        if self.report(job, coordinator) is not None:
+            return self.heard(job, coordinator) is None
+        first = self._first.get(job.uid)
+        asked = first is not None and coordinator is not None and first.pod_uid == coordinator.uid
+        return first is not None and asked and self._clock() - first.since > self._patience
 
     def soon(self, job_uid: str) -> None:
         """Something happened to the job's pods: ask at once."""
@@ -105,7 +119,7 @@ class Poller:
         self._wake.set()
 
     def forget(self, job_uid: str) -> None:
-        for kept in (self._said, self._due, self._told, self._misses):
+        for kept in (self._said, self._first, self._due, self._told, self._misses):
             kept.pop(job_uid, None)
         self._silent.discard(job_uid)
 
@@ -203,6 +217,10 @@ class Poller:
     async def _ask(self, job: JobView, coordinator: PodView) -> None:
         loop = asyncio.get_running_loop()
         async with self._limit:
+            first = self._first.get(job.uid)
+            if first is None or first.pod_uid != coordinator.uid:
+                self._first[job.uid] = Asked(pod_uid=coordinator.uid, since=self._clock())
+                self._silent.discard(job.uid)
             report = await self._fetch(job, coordinator)
         self.observe("ok" if report else "failed")
         settled = self._settled

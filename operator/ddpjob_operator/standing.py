@@ -140,9 +140,9 @@ def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], sp
     """Whether the workers of every node run, as far as anybody knows.
 
     Pods that are missing or do not run say no, pods that are all ready yes. Of others only the coordinator knows: a
-    script without a process group is never ready. As long as it was not heard at all (an operator just started, or has no
-    route to it) the truth before stays, unless ranks that had joined have left: that their pods say. One that has fallen
-    silent takes nothing back either, but what it said is old.
+    script without a process group is never ready. As long as it was not heard at all (an operator just started) the truth
+    before stays, unless ranks that had joined have left: that their pods say. One that is silent for long, or that the
+    operator has no route to, takes nothing back either, but what is known of it is old.
     """
     old, report, pods = seen.job.status, seen.report, now_there.values()
     if len(pods) == spec.nodes and all(pod.ready for pod in pods):
@@ -150,10 +150,12 @@ def running(status: Status, seen: Observed, now_there: Mapping[int, PodView], sp
     if len(pods) < spec.nodes or not all(pod.started for pod in pods):
         return Truth.FALSE
     before = old.truth(Condition.RUNNING)
-    if report is None:
-        return Truth.FALSE if old.is_true(Condition.PODS_READY) else before
+    if report is None and old.is_true(Condition.PODS_READY):
+        return Truth.FALSE
     if seen.silent:
         return before if before is Truth.FALSE else Truth.UNKNOWN
+    if report is None:
+        return before
     runs = report.state is RunState.RUNNING and report.generation >= status.generation
     return Truth.TRUE if runs else Truth.FALSE
 

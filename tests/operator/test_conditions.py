@@ -135,6 +135,43 @@ async def test_a_restarted_operator_writes_nothing_about_a_job_whose_pods_are_ne
     assert world.condition("Running") == ("True", "Training")
 
 
+async def test_a_coordinator_that_never_answers_a_restarted_operator_is_said_to_be_silent() -> None:
+    world = await hung_once()
+    assert world.condition("Running") == ("True", "Training")
+    world.operators.clear()
+    await world.start()
+    await world.ask()
+    await world.passes(14)
+    await world.ask()
+    assert world.condition("Running") == ("True", "Training"), "it may be busy"
+    await world.passes(2)
+    await world.ask()
+    assert world.condition("Running") == ("Unknown", "CoordinatorSilent")
+    writes = len(world.api.writes)
+    await world.passes(60)
+    await world.ask()
+    assert len(world.api.writes) == writes
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
+    assert world.condition("Running") == ("True", "Training")
+
+
+async def test_a_new_coordinator_has_time_to_answer_after_one_that_was_silent() -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run(ready=False)
+    await world.ask()
+    await world.passes(16)
+    await world.ask()
+    assert world.message("RendezvousReady") == "the coordinator, the launcher of node 0, does not answer"
+    await world.delete("pods", "train-0")
+    await world.run(ready=False)
+    await world.ask()
+    assert world.message("RendezvousReady") == "the ranks are joining"
+    await world.passes(16)
+    await world.ask()
+    assert world.message("RendezvousReady") == "the coordinator, the launcher of node 0, does not answer"
+
+
 async def test_ranks_that_leave_while_no_coordinator_can_be_asked_are_restarting() -> None:
     world = await started()
     world.api.change("pods", "ns", "train-1", lambda body: running(body, ready=False))

@@ -36,6 +36,9 @@ class DeafPoller(Poller):
         self.asked += 1
         return True
 
+    async def _fetch(self, job: Any, coordinator: PodView) -> None:
+        """It does not answer."""
+
 
 class Operator:
     """One operator process, without kopf and without its own clock."""
@@ -279,6 +282,16 @@ class World:
             uid = self.pod(self.live()[0])["metadata"]["uid"]
             operator.poller._said[job.uid] = Said(pod_uid=uid, report=said, at=self.api.now)
             operator.add(KEY)
+        await self.settle()
+
+    async def ask(self) -> None:
+        """The coordinator of the live pod of index 0 is asked, and does not answer."""
+        for operator in self.operators:
+            job = operator.cache.entry(KEY).job
+            assert job is not None
+            for pod in operator.cache.entry(KEY).pods.values():
+                if pod.name == self.live()[0]:
+                    await operator.poller._ask(job, pod)
         await self.settle()
 
     # what happens to nodes

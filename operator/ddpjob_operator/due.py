@@ -45,7 +45,7 @@ def moments(
         due.append(now + spec.active_deadline - status.active_for(now))
     if secret is not None and status.runtime is not None:
         due.append(secret)
-    met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.report)
+    met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.word)
     if met_by is not None:
         due.append(met_by)
     if is_tried_again(status, spec, seen.admission):

@@ -48,3 +48,8 @@ class Observed:
     """What is known against the nodes of its pods."""
     hints: Mapping[str, Waiting] = field(default_factory=dict)
     """By pod uid: what the cluster's events say about a pod that waits without a reason of its own."""
+
+    @property
+    def word(self) -> JobReport | None:
+        """The report while it is the coordinator's word; that of one that is silent may long be wrong."""
+        return None if self.silent else self.report

@@ -37,6 +37,9 @@ def deadline(
 
     It begins when the last pod was scheduled, or, in a job that ran before, when its ranks were last together: if they
     were until now, when a status says first that they are not.
+
+    Args:
+        report: None where the coordinator does not answer: those that it missed long ago may have come.
     """
     moments = [pod.scheduled_at for pod in now_there.values() if pod.scheduled_at is not None]
     if len(moments) < spec.nodes or met(spec, now_there, report):

@@ -87,7 +87,7 @@ def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -
 def apart(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> tuple[Status, Verdict | None]:
     """A gang that did not meet in time: its pods go, so that its nodes are free, and it tries again or has failed."""
     now_there = members(seen.pods, spec.nodes)
-    due = rendezvous.deadline(status, spec, now_there, seen.report)
+    due = rendezvous.deadline(status, spec, now_there, seen.word)
     if due is None or now < due:
         return status, None
     seconds = int(spec.recovery.rendezvous_timeout.total_seconds())

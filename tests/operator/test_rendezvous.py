@@ -75,12 +75,15 @@ async def test_ranks_that_were_together_have_the_whole_time_to_meet_again(ready:
         world.api.change("pods", "ns", name, is_ready)
     await world.say(state=RunState.RUNNING)
     await world.passes(10_000)
-    await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,), disruptions=1)
+    lacks = {"state": RunState.WAITING, "nodes_joined": 1, "missing_nodes": (1,), "disruptions": 1}
+    await world.say(**lacks)
     if ready:
         world.api.change("pods", "ns", "train-1", lambda body: body["status"]["conditions"].pop())
         await world.settle()
     assert world.live() == {0: "train-0", 1: "train-1"}
-    await world.passes(59)
+    await world.passes(50)
+    await world.say(**lacks)
+    await world.passes(9)
     assert world.live() == {0: "train-0", 1: "train-1"}
     await world.passes(2)
     assert world.live() == {}
@@ -95,10 +98,26 @@ async def test_launchers_that_never_join_are_named() -> None:
     await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
     for name in ("train-0", "train-1"):
         await world.place(name, running={})
-    await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,))
-    await world.passes(61)
+    for seconds in (50, 11):
+        await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,))
+        await world.passes(seconds)
     assert world.condition("PodsReady") == ("False", "RendezvousTimeout")
     assert "the launchers of 1 have not joined" in world.message("PodsReady")
+
+
+async def test_the_old_word_of_a_silent_coordinator_takes_no_training_apart() -> None:
+    world = await World().start()
+    await world.apply(recovery={"rendezvousTimeoutSeconds": 60})
+    for name in ("train-0", "train-1"):
+        await world.place(name, running={})
+    await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,))
+    await world.passes(30)
+    await world.resync()
+    await world.passes(1000)
+    await world.resync()
+    assert world.live() == {0: "train-0", 1: "train-1"}
+    await world.say(state=RunState.WAITING, nodes_joined=1, missing_nodes=(1,))
+    assert world.live() == {}, "that it is still so is its word of now"
 
 
 async def test_a_program_without_a_process_group_is_not_taken_for_one_that_does_not_meet() -> None:

@@ -278,24 +278,6 @@ def tolerant(kind: type[T], document: object) -> T:
     return kind(**values)
 
 
-def pruned(kind: type, document: object) -> object:
-    """The document without fields that `kind` does not have: a newer trainer may say more than we know."""
-    if not isinstance(document, Mapping):
-        return document
-    known: dict[str, Any] = {}
-    for shape in shapes(kind):
-        item = document.get(shape.name)
-        if item is None:
-            continue
-        inner = get_args(shape.hint)[0] if get_origin(shape.hint) is tuple else None
-        if is_dataclass(shape.hint):
-            item = pruned(cast("type", shape.hint), item)
-        elif isinstance(inner, type) and is_dataclass(inner) and isinstance(item, list):
-            item = [pruned(inner, each) for each in item]
-        known[shape.name] = item
-    return known
-
-
 def zero(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Reason.UNKNOWN if hint is Reason else next(iter(hint))

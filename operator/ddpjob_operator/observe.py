@@ -4,17 +4,17 @@ Why apart: everything behind this edge is typed and small (10,000 pods stay in m
 this module knows where in a Pod a fact stands. Must not: compare, decide, or keep anything.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ddpjob_api.codec import Invalid, load, parse
+from ddpjob_api.codec import Invalid, parse
 from ddpjob_api.names import FINALIZER_TRACKING, LABEL_INCARNATION, LABEL_INDEX, LABEL_JOB, TRAINER_CONTAINER
 from ddpjob_api.report import MAX_TERMINATION_BYTES, Outcome, TerminationMessage
 from ddpjob_api.spec import API_VERSION, KIND, Spec
-from ddpjob_operator.model import Status, moment_of, pruned, read_status
+from ddpjob_operator.model import Status, moment_of, read_status
+from ddpjob_operator.words import read
 
 WORDS_MAX = 1024
 
@@ -287,7 +287,7 @@ def report_of(text: str) -> TerminationMessage | None:
     if not text.startswith("{") or len(text) > MAX_TERMINATION_BYTES:
         return None
     try:
-        return load(TerminationMessage, pruned(TerminationMessage, json.loads(text)))
+        return read(TerminationMessage, text)
     except (Invalid, ValueError, OverflowError, RecursionError):
         return None
 

@@ -6,7 +6,6 @@ its schema and size.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 
-from ddpjob_api.codec import Invalid, load
+from ddpjob_api.codec import Invalid
 from ddpjob_api.goodput import Spent
 from ddpjob_api.messages import status_key
 from ddpjob_api.report import MAX_REPORT_BYTES, JobReport, RunState
 from ddpjob_operator.cache import Cache
 from ddpjob_operator.desired import members
 from ddpjob_operator.errors import ApiError
-from ddpjob_operator.model import pruned
 from ddpjob_operator.observe import JobView, Key, PodView
 from ddpjob_operator.tokens import Tokens
+from ddpjob_operator.words import read
 
 log = logging.getLogger("ddpjob.poller")
 AT_ONCE = 32
@@ -270,7 +269,7 @@ class Poller:
             if len(text) > MAX_REPORT_BYTES:
                 log.warning("%s: /status is larger than %d bytes and not read", job.key, MAX_REPORT_BYTES)
                 return None
-            return load(JobReport, pruned(JobReport, json.loads(text)))
+            return read(JobReport, text)
         except (Invalid, ValueError, OverflowError, RecursionError) as error:
             log.warning("%s: /status is no report: %s", job.key, error)
         except (aiohttp.ClientError, TimeoutError, OSError, ApiError) as error:

@@ -1,6 +1,7 @@
 """The pure parts as tables: words, numbers for people, views, conditions."""
 
 import ast
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,7 @@ from ddpjob_operator.progress import bounded, duration, state_of
 from ddpjob_operator.settings import BadSetting, Settings, from_environment
 from ddpjob_operator.trouble import is_invalid, refusal_of
 from ddpjob_operator.verdict import announced
+from ddpjob_operator.words import read
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -156,6 +158,19 @@ def test_a_newer_trainer_may_say_more_than_we_know() -> None:
     found = view({"containerStatuses": [{"name": "trainer", "state": terminated(0, message=message)}]})
     assert found.end.done
     assert found.end.report.progress.step == 4
+
+
+def test_half_a_surrogate_pair_is_read_as_the_api_server_stores_it() -> None:
+    """A launcher says it where a file name is no UTF-8; another text at each look would be a write and an event."""
+    said = {"reason": "ProgramFailed", "message": "ValueError: bad a\udcff 😀"}
+    message = last_words("Failed", 1, 1, failure=said, result={"\ud800x": ["\udfff"], "file": "b\udc80"})
+    assert "\\udcff" in message
+    report = view(
+        {"containerStatuses": [{"name": "trainer", "state": terminated(1, message=message)}]}
+    ).end.report
+    assert report.failure.message == "ValueError: bad a\ufffd 😀"
+    assert report.result == {"\ufffdx": ["\ufffd"], "file": "b\ufffd"}
+    assert read(Failure, json.dumps(said)).message == report.failure.message
 
 
 def test_a_force_deleted_pod_is_over() -> None:

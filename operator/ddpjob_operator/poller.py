@@ -42,14 +42,17 @@ class Said:
     pod_uid: str
     report: JobReport
     at: datetime
+    pause: timedelta = EAGER
+    """After which it was to be asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Since when a coordinator is asked, and which pod that is."""
+    """Since when a coordinator is asked, which pod that is, and at which pace."""
 
     pod_uid: str
     since: datetime
+    pause: timedelta
 
 
 class Poller:
@@ -101,7 +104,7 @@ class Poller:
     def heard(self, job: JobView, coordinator: PodView | None) -> JobReport | None:
         """The report, if this pod gave it a moment ago: it is alive, and so are those it does not miss."""
         report, said = self.report(job, coordinator), self._said.get(job.uid)
-        return report if said is not None and self._clock() - said.at <= self._patience else None
+        return report if said is not None and self._clock() - said.at <= patience(said.pause) else None
 
     def silent(self, job: JobView, coordinator: PodView | None) -> bool:
         """Whether this pod is asked, and has not answered for some time; one that never has is no exception."""
@@ -109,7 +112,7 @@ class Poller:
             return self.heard(job, coordinator) is None
         first = self._first.get(job.uid)
         asked = first is not None and coordinator is not None and first.pod_uid == coordinator.uid
-        return first is not None and asked and self._clock() - first.since > self._patience
+        return first is not None and asked and self._clock() - first.since > patience(first.pause)
 
     def soon(self, job_uid: str) -> None:
         """Something happened to the job's pods: ask at once."""
@@ -131,10 +134,6 @@ class Poller:
     def _settled(self) -> timedelta:
         """Between two questions to a coordinator whose job runs."""
         return max(self._poll, timedelta(seconds=self._asked / 50))
-
-    @property
-    def _patience(self) -> timedelta:
-        return max(HEARD, 3 * self._settled)
 
     async def run(self) -> None:
         """Ask, for ever."""
@@ -218,7 +217,9 @@ class Poller:
         async with self._limit:
             first = self._first.get(job.uid)
             if first is None or first.pod_uid != coordinator.uid:
-                self._first[job.uid] = Asked(pod_uid=coordinator.uid, since=self._clock())
+                self._first[job.uid] = Asked(
+                    pod_uid=coordinator.uid, since=self._clock(), pause=self._settled
+                )
                 self._silent.discard(job.uid)
             report = await self._fetch(job, coordinator)
         self.observe("ok" if report else "failed")
@@ -236,7 +237,7 @@ class Poller:
                 await self._introduce(job, coordinator)
             pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)
             before, silent = self._said.get(job.uid), self.silent(job, coordinator)
-            self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report, at=self._clock())
+            self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report, at=self._clock(), pause=pause)
             happened = (
                 before is None
                 or before.pod_uid != coordinator.uid
@@ -280,6 +281,11 @@ class Poller:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=TIMEOUT, trust_env=False)
         return self._session
+
+
+def patience(pause: timedelta) -> timedelta:
+    """How long a coordinator may be silent that is asked at that pace: the one it has, whatever is the pace by now."""
+    return max(HEARD, 3 * pause)
 
 
 def news(report: JobReport) -> tuple[object, ...]:

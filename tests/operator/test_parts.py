@@ -30,7 +30,7 @@ from ddpjob_operator.errors import (
 from ddpjob_operator.handlers import kopf_settings
 from ddpjob_operator.health import Health, Metrics
 from ddpjob_operator.observe import job_of, pod_of
-from ddpjob_operator.poller import Poller, Said
+from ddpjob_operator.poller import Asked, Poller, Said
 from ddpjob_operator.queue import Queue
 from ddpjob_operator.release import release
 from ddpjob_operator.tokens import Tokens
@@ -251,6 +251,7 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
         said = poller.report(job, zero)
         assert said is not None
         assert said.state is RunState.RUNNING
+        assert poller._said[job.uid].pause == timedelta(seconds=0.05)
         assert poller.report(job, one) is None
         for body in (
             "x" * 70000, "not json", json.dumps({**report, "generation": "two"}), "[" * 60000,
@@ -325,6 +326,38 @@ async def test_jobs_that_have_ended_do_not_slow_the_questions_to_those_that_run(
         await asyncio.gather(task, return_exceptions=True)
     assert poller.progress_every == timedelta(seconds=100 / 10)
     assert poller._settled == timedelta(seconds=100 / 50)
+
+
+@pytest.mark.parametrize(("pause", "seconds"), [(1, 15), (20, 60)])
+async def test_a_coordinator_is_silent_by_the_pace_it_was_asked_at(pause: int, seconds: int) -> None:
+    """Most of 1000 jobs may end at once: the others are asked every 20 s once more, and then as often as a few are."""
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    entry = world.operator.cache.entry(KEY)
+    zero = next(pod for pod in entry.pods.values() if pod.index == 0)
+    assert entry.job is not None
+    poller = world.operator.poller
+    report = JobReport(
+        protocol=1,
+        name="train",
+        state=RunState.RUNNING,
+        term=1,
+        generation=1,
+        nodes_joined=2,
+        nodes_expected=2,
+    )
+    given = timedelta(seconds=pause)
+    kept = Said(pod_uid=zero.uid, report=report, at=world.api.now, pause=given)
+    first = Asked(pod_uid=zero.uid, since=world.api.now, pause=given)
+    began = world.api.now
+    for heard in (True, False):
+        poller._said = {entry.job.uid: kept} if heard else {}
+        poller._first = {entry.job.uid: first}
+        world.api.now = began + timedelta(seconds=seconds)
+        assert not poller.silent(entry.job, zero)
+        world.api.now += timedelta(seconds=1)
+        assert poller.silent(entry.job, zero)
 
 
 async def test_health_speaks_of_syncs_and_stuck_jobs() -> None:

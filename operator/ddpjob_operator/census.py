@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.metrics import LOCAL_PHASES
-from ddpjob_operator.model import Truth, moment_of
+from ddpjob_operator.model import Status, Truth, moment_of
 from ddpjob_operator.observe import JobView
 
 PERIODS = 3
@@ -87,14 +87,19 @@ def is_stale(job: JobView, now: datetime) -> bool:
     if job.spec is None or policy is None or not (policy.every or policy.every_steps):
         return False
     progress, startup = job.status.progress, job.status.startup
-    running = job.status.condition(Condition.RUNNING)
     saved = moment_of(progress.checkpoint_at) if progress else None
     stepped = moment_of(startup.first_step_at) if startup else None
-    if running is None or running.status != Truth.TRUE or (saved is None and job.spec.task is None):
+    if not job.status.is_true(Condition.RUNNING) or (saved is None and job.spec.task is None):
         return False
     if saved is None and stepped is None:
         return False
-    since = [
-        moment for moment in (saved, stepped, moment_of(running.last_transition_time)) if moment is not None
-    ]
+    since = [moment for moment in (saved, stepped, running_since(job.status)) if moment is not None]
     return now - max(since) > (PERIODS * policy.every if policy.every else LONG)
+
+
+def running_since(status: Status) -> datetime | None:
+    """Since when a job runs: that its coordinator was silent for a while, which only Running tells, ends nothing."""
+    known = [status.condition(kind) for kind in (Condition.RUNNING, Condition.RENDEZVOUS_READY)]
+    true = [found for found in known if found is not None and found.status == Truth.TRUE]
+    moments = [moment for found in true if (moment := moment_of(found.last_transition_time)) is not None]
+    return min(moments, default=None)

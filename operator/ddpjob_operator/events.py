@@ -41,7 +41,10 @@ class Event:
 
 
 def between(old: Status, new: Status) -> list[Event]:
-    """What to tell about the way from one status to the next."""
+    """What to tell about the way from one status to the next.
+
+    Of a job that was unknown to run, whose coordinator was silent, it was told before; that it answers again is no event.
+    """
     told = [
         Event(
             type=kind,
@@ -51,7 +54,7 @@ def between(old: Status, new: Status) -> list[Event]:
         for (condition, truth), kind in TOLD.items()
         if (state := new.condition(condition)) is not None
         and state.status == truth
-        and ((before := old.condition(condition)) is None or before.status != truth)
+        and ((before := old.condition(condition)) is None or before.status not in (truth, Truth.UNKNOWN))
     ]
     ready, before = new.condition(Condition.PODS_READY), old.condition(Condition.PODS_READY)
     troubled = ready is not None and ready.status == Truth.FALSE and ready.reason not in QUIET
@@ -62,6 +65,7 @@ def between(old: Status, new: Status) -> list[Event]:
     if (
         running
         and advised
+        and (not before or before.status != Truth.UNKNOWN)
         and (not before or (before.reason, before.message) != (running.reason, running.message))
     ):
         told.append(Event(type="Warning", reason=running.reason, message=running.message))

@@ -94,6 +94,22 @@ async def test_a_coordinator_that_falls_silent_while_no_rank_is_ready_is_said() 
     assert world.events() == events, "nothing was seen to happen"
     await world.say(state=RunState.RUNNING)
     assert world.condition("Running") == ("True", "Training")
+    assert world.events() == events, "that it runs was told"
+
+
+async def test_advice_is_not_given_again_after_a_silence() -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run(ready=False)
+    await world.say(state=RunState.RUNNING, checkpoint_trouble=DISK_FULL)
+    events = world.events()
+    assert len([event for event in events if DISK_FULL in event]) == 2, "as Running, and as advice"
+    await world.passes(60)
+    await world.resync()
+    assert world.condition("Running") == ("Unknown", "CoordinatorSilent")
+    await world.say(state=RunState.RUNNING, checkpoint_trouble=DISK_FULL)
+    assert world.condition("Running") == ("True", "CheckpointFailed")
+    assert world.events() == events
 
 
 async def test_a_silence_is_no_restart_and_repeats_no_old_hang() -> None:

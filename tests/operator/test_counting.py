@@ -277,6 +277,8 @@ STALE: list[tuple[str, dict[str, Any], Status, bool]] = [
     ("a script's way of saving is not seen", EVERY_MINUTE, started, False),
     ("a framework's is", {"checkpoint": {"everySeconds": 50}}, saved, True),
     ("resumed a minute ago", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(saved, conditions=A_MINUTE_AGO), False),
+    ("its coordinator answers since a minute ago", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(
+        saved, conditions=(*A_MINUTE_AGO, true("RendezvousReady", "AllRanksJoined", since=NOW - timedelta(days=1)))), True),
     ("resumed a minute ago, and long since for its policy", {**TASK, "checkpoint": {"everySeconds": 10}},
      replace(saved, conditions=A_MINUTE_AGO), True),
     ("its first step was after a long start", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(

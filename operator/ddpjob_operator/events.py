@@ -69,7 +69,8 @@ def between(old: Status, new: Status) -> list[Event]:
         and (not before or (before.reason, before.message) != (running.reason, running.message))
     ):
         told.append(Event(type="Warning", reason=running.reason, message=running.message))
-    told += pace(old.efficiency, new.efficiency)
+    if old.active_since == new.active_since:  # a resumption forgets the ranks of pods that are gone
+        told += pace(old.efficiency, new.efficiency)
     failure = new.last_failure
     if (
         failure is not None

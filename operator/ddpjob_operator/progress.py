@@ -39,8 +39,8 @@ def fold_words(status: Status, pods: Iterable[PodView], *, now: datetime | None 
         # The end of a job is said to every launcher with its result; before that only index 0 knows one.
         whole = words is not None and words.outcome is Outcome.DONE
         if words is not None and (pod.index == 0 or whole or not status.result):
-            # How well ranks worked together that were stopped says nothing of those that go on for them.
-            efficiency = words.efficiency if words.outcome is not Outcome.STOPPED else None
+            # How well ranks worked together that did not reach the end says nothing of those that go on for them.
+            efficiency = words.efficiency if whole else None
             status = folded(
                 status, words.progress, words.result, now=now, ddp=words.ddp, efficiency=efficiency
             )

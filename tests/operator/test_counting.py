@@ -14,7 +14,7 @@ from ddpjob_api.codec import load, render
 from ddpjob_api.conditions import Reason
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Spent, Times, Use
-from ddpjob_api.report import Failure, Progress, RunState
+from ddpjob_api.report import Failure, Outcome, Progress, RunState
 from ddpjob_operator import census, spending, tally
 from ddpjob_operator.health import Metrics
 from ddpjob_operator.model import (
@@ -131,8 +131,22 @@ async def test_a_rank_of_former_pods_makes_nobody_wait_after_a_resumption(early:
     await world.run()
     assert world.condition("Running") == ("True", "Training")
     assert "efficiency" not in world.status
+    assert not [event for event in world.events() if event.startswith("StragglerGone")], "nobody saw its end"
     await world.done(efficiency=render(slow))
     assert world.status["efficiency"] == render(slow), "of those that ended the job"
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+async def test_how_well_ranks_worked_together_is_taken_from_those_that_reached_the_end(
+    outcome: Outcome,
+) -> None:
+    world = await World().start()
+    await world.apply()
+    await world.run()
+    code = 0 if outcome is Outcome.DONE else 1
+    words = last_words(outcome.value, code, 0, efficiency={"exposedCommunicationPercent": 60})
+    await world.end("train-0", terminated(code, message=words))
+    assert ("efficiency" in world.status) is (outcome is Outcome.DONE)
 
 
 async def test_a_job_made_suspended_is_on_its_way_from_its_first_resumption() -> None:

@@ -196,7 +196,7 @@ class Recovery:
     """Evictions, preemptions, lost pods tolerated; they never count as restarts."""
 
     rendezvous_timeout: timedelta = limited(timedelta(seconds=600), minimum=5, maximum=86_400)
-    """How long the ranks may take to meet, from the moment the last pod is scheduled."""
+    """How long the ranks may take to meet, from the moment the last pod is scheduled, or since they were last together."""
 
     node_lost_timeout: timedelta = limited(timedelta(seconds=120), minimum=10, maximum=86_400)
     """How long a node may be NotReady before its pods, if their ranks are not seen alive, are replaced elsewhere."""

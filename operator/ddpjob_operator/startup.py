@@ -17,8 +17,11 @@ from ddpjob_operator.observe import JobView, PodView
 def advanced(
     status: Status, spec: Spec, now_there: Mapping[int, PodView], first_step: float | None, *, now: datetime
 ) -> Status:
-    """The status with the moments that have come; `first_step`: Unix time, as a coordinator says; one
-    before the job was active is none of its.
+    """The status with the moments that have come.
+
+    Args:
+        first_step: Unix time, as a coordinator says. Its clock is another one: where that puts the step before the job was
+            active, or after now, it is written as the nearer of the two.
     """
     known = status.startup
     if known is None or spec.suspend or known.first_step_at is not None:

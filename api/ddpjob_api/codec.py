@@ -259,9 +259,10 @@ def decode_value(hint: Any, given: object, path: Path, limits: Limits, problems:
         if not isinstance(given, list):
             return fail(f"expected a list, found {kind_of(given)}")
         check_size(len(given), limits.min_items, limits.max_items, "item", fail)
-        item = typing.get_args(hint)[0]
+        item, each_limits = typing.get_args(hint)[0], Limits(max_length=limits.max_item_length)
         return tuple(
-            decode_value(item, each, (*path, index), Limits(), problems) for index, each in enumerate(given)
+            decode_value(item, each, (*path, index), each_limits, problems)
+            for index, each in enumerate(given)
         )
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         allowed = [member.value for member in hint]

@@ -24,6 +24,8 @@ class Limits:
     max_length: int | None = None
     min_items: int | None = None
     max_items: int | None = None
+    max_item_length: int | None = None
+    """`maxLength` of the texts in a list."""
     pattern: str | None = None
 
 
@@ -38,6 +40,7 @@ def limited(
     max_length: int | None = None,
     min_items: int | None = None,
     max_items: int | None = None,
+    max_item_length: int | None = None,
     pattern: str | None = None,
 ) -> Any:
     """A dataclass field with limits and, where the rule below does not give it, its name in the resource."""
@@ -48,6 +51,7 @@ def limited(
         max_length=max_length,
         min_items=min_items,
         max_items=max_items,
+        max_item_length=max_item_length,
         pattern=pattern,
     )
     metadata = {"limits": limits, "name": name}

@@ -16,6 +16,8 @@ MAX_TERMINATION_BYTES = 4096
 """What the kubelet keeps of a termination message."""
 MAX_REPORT_BYTES = 65536
 """The largest `/status` a reader accepts."""
+BACKEND_MAX = 32
+"""Characters of a backend's name that are reported."""
 
 
 class Cause(StrEnum):
@@ -150,7 +152,7 @@ class Override:
 class InEffect:
     """The DDP settings read back from the running process group and DDP object (`status.ddp`)."""
 
-    backend: str | None = None
+    backend: str | None = limited(None, max_length=BACKEND_MAX)
     timeout: float | None = limited(None, name="timeoutSeconds")
     bucket_cap_mb: float | None = limited(None, name="bucketCapMB")
     """None where torch's default (25 MiB, first bucket 1 MiB) is in effect."""
@@ -167,7 +169,7 @@ class InEffect:
     """Synchronised backward passes counted by torch's reducer (`iteration` of its logging data), of this generation:
     a restart makes a new reducer, and what an earlier one did is not in it (`steps` counts on)."""
     overrides: tuple[Override, ...] = limited((), max_items=16)
-    warnings: tuple[str, ...] = limited((), max_items=16)
+    warnings: tuple[str, ...] = limited((), max_items=16, max_item_length=512)
     not_resuming: str | None = limited(None, max_length=512)
     """A later generation of a script began again at step 0, and what to do about it."""
 

@@ -20,6 +20,8 @@ from ddpjob_api.report import Failure, InEffect
 
 T = TypeVar("T")
 MESSAGE_MAX = 4096
+ETA_MAX = 16
+RESULT_FIELDS = 32
 
 
 class Truth(StrEnum):
@@ -32,10 +34,10 @@ class Truth(StrEnum):
 class ConditionState:
     """One entry of `status.conditions`."""
 
-    type: str
+    type: str = limited(max_length=64)
     status: str
-    reason: str
-    message: str
+    reason: str = limited(max_length=64)
+    message: str = limited(max_length=MESSAGE_MAX)
     last_transition_time: str
     observed_generation: int | None = None
 
@@ -59,11 +61,11 @@ class ProgressState:
     total_steps: int | None = None
     epoch: int | None = None
     percent: int | None = None
-    text: str | None = None
+    text: str | None = limited(None, max_length=32)
     loss: float | None = None
     samples_per_second: float | None = None
     eta_seconds: int | None = None
-    eta: str | None = None
+    eta: str | None = limited(None, max_length=ETA_MAX)
     checkpoint_step: int | None = None
     checkpoint_at: str | None = None
     updated_at: str | None = None
@@ -73,12 +75,12 @@ class ProgressState:
 class Runtime:
     """What the pods of this run are made from; replacements take the same."""
 
-    image: str = ""
-    trainer_from: str = ""
+    image: str = limited("", max_length=1024)
+    trainer_from: str = limited("", max_length=1024)
     """The image whose trainer is put beside `image`; empty where that has its own."""
-    trainer_version: str = ""
+    trainer_version: str = limited("", max_length=64)
     protocol: int = 0
-    template_hash: str = ""
+    template_hash: str = limited("", max_length=64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,7 @@ class Misjudged:
     """Disruptions in the coordinators' totals that were restarts: to them, a container out of memory is a lost one."""
 
     count: int = 0
-    pod_uid: str | None = None
+    pod_uid: str | None = limited(None, max_length=64)
     """The newest of them."""
 
 
@@ -135,13 +137,13 @@ class Status:
     """`status` of a DDPJob."""
 
     observed_generation: int | None = None
-    state: str | None = None
-    reason: str | None = None
-    conditions: tuple[ConditionState, ...] = ()
+    state: str | None = limited(None, max_length=32)
+    reason: str | None = limited(None, max_length=64)
+    conditions: tuple[ConditionState, ...] = limited((), max_items=16)
     start_time: str | None = None
     completion_time: str | None = None
     nodes: Nodes = limited(factory=Nodes)
-    ready: str | None = None
+    ready: str | None = limited(None, max_length=16)
     restarts: int = 0
     disruptions: int = 0
     generation: int = 0
@@ -156,7 +158,7 @@ class Status:
     progress: ProgressState | None = None
     goodput_percent: int | None = None
     time: TimeState | None = None
-    result: Json = limited(factory=dict)
+    result: Json = limited(factory=dict, max_items=RESULT_FIELDS)
     ddp: InEffect | None = None
     efficiency: Efficiency | None = None
     last_failure: Failure | None = None

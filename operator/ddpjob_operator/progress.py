@@ -12,12 +12,10 @@ from typing import Any
 
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, JobReport, Outcome, Progress, TerminationMessage
-from ddpjob_operator.model import ProgressState, Status, moment_of, stamp
+from ddpjob_operator.model import ETA_MAX, RESULT_FIELDS, ProgressState, Status, moment_of, stamp
 from ddpjob_operator.observe import PodView
 
-RESULT_FIELDS = 32
 RESULT_TEXT = 1024
-ETA_TEXT = 16
 INT64 = 2**63 - 1
 INT32 = 2**31 - 1
 
@@ -105,7 +103,7 @@ def state_of(progress: Progress) -> ProgressState:
         loss=number(progress.loss),
         samples_per_second=number(progress.samples_per_second),
         eta_seconds=eta,
-        eta=words if 0 < len(words) <= ETA_TEXT else None,
+        eta=words if 0 < len(words) <= ETA_MAX else None,
         checkpoint_step=whole(progress.checkpoint_step),
         # The API server takes no status with a text here that is no time.
         checkpoint_at=stamp(saved) if saved is not None else None,

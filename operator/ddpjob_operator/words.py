@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from ddpjob_api.codec import load, shapes
+from ddpjob_api.fields import Limits
 
 T = TypeVar("T")
 HALF = re.compile("[\ud800-\udfff]")
@@ -28,7 +29,7 @@ def read(kind: type[T], text: str | bytes) -> T:
 
 
 def pruned(kind: type, document: object) -> object:
-    """The document without fields that `kind` does not have: a newer trainer may say more than we know."""
+    """The document without what `kind` does not have: a newer trainer may say more than we know, and at more length."""
     if not isinstance(document, Mapping):
         return document
     known: dict[str, Any] = {}
@@ -41,8 +42,18 @@ def pruned(kind: type, document: object) -> object:
             item = pruned(cast("type", shape.hint), item)
         elif isinstance(inner, type) and is_dataclass(inner) and isinstance(item, list):
             item = [pruned(inner, each) for each in item]
-        known[shape.name] = item
+        known[shape.name] = cut(item, shape.limits)
     return known
+
+
+def cut(item: Any, limits: Limits) -> Any:
+    """A text or a list of at most the size that its field takes: a part of a report is not worth the whole."""
+    if isinstance(item, str):
+        return item[: limits.max_length]
+    if isinstance(item, list):
+        each = Limits(max_length=limits.max_item_length)
+        return [cut(one, each) for one in item[: limits.max_items]]
+    return item
 
 
 def speakable(value: Any) -> Any:

@@ -64,6 +64,15 @@ def cel_rules(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 FIELDS = list(walk(Spec, SPEC, "spec"))
 
 
+def sizes_in_the_status(shape: Shape, schema: Mapping[str, Any]) -> None:
+    """The API server refuses a whole status for one text or list that is too long."""
+    limits, items = shape.limits, schema.get("items", {})
+    most = schema.get("maxItems", schema.get("maxProperties"))
+    assert (most, items.get("maxLength")) == (limits.max_items, limits.max_item_length)
+    if not (isinstance(shape.hint, type) and issubclass(shape.hint, StrEnum)):  # of a list, which may grow
+        assert schema.get("maxLength") == limits.max_length
+
+
 def expected_type(shape: Shape) -> str:
     hint = shape.hint
     if typing.get_origin(hint) is tuple:
@@ -147,6 +156,8 @@ def test_reports_fit_into_the_status(kind: type, field: str) -> None:
         schema = schema["properties"][name]
     schema = schema.get("items", schema)
     assert {shape.name for shape in shapes(kind)} == set(schema["properties"])
+    for shape in shapes(kind):
+        sizes_in_the_status(shape, schema["properties"][shape.name])
 
 
 def test_the_conditions_are_those_of_the_list() -> None:

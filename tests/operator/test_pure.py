@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.api.test_crd import SCHEMA, expected_type, schemas, walk
+from tests.api.test_crd import SCHEMA, expected_type, schemas, sizes_in_the_status, walk
 from tests.operator.fake_api import last_words, terminated
 
 from ddpjob_api.codec import Shape, parse_spec
 from ddpjob_api.conditions import FAILURES, Condition, Reason
 from ddpjob_api.efficiency import Efficiency
-from ddpjob_api.report import Failure, InEffect, JobReport, Outcome, Progress, RunState
+from ddpjob_api.report import Failure, InEffect, JobReport, Outcome, Progress, RunState, TerminationMessage
 from ddpjob_operator import verdict as verdict_module
 from ddpjob_operator.errors import error_of
 from ddpjob_operator.events import between
@@ -80,6 +80,7 @@ def test_a_field_of_the_status_stands_in_the_crd(path: str, shape: Shape, schema
     """One that is missing there is pruned: the operator would forget it with each write."""
     assert schema, f"{path} is not in crds/ddpjob.yaml"
     assert schema["type"] == ("number" if shape.hint is float else expected_type(shape))
+    sizes_in_the_status(shape, schema)
 
 
 def test_the_crd_has_no_field_of_the_status_that_the_types_lack() -> None:
@@ -171,6 +172,16 @@ def test_half_a_surrogate_pair_is_read_as_the_api_server_stores_it() -> None:
     assert report.failure.message == "ValueError: bad a\ufffd 😀"
     assert report.result == {"\ufffdx": ["\ufffd"], "file": "b\ufffd"}
     assert read(Failure, json.dumps(said)).message == report.failure.message
+
+
+def test_what_is_too_long_for_the_status_is_cut_and_the_rest_is_read() -> None:
+    ddp = {"backend": "b" * 40, "warnings": ["w" * 600] * 20, "bucketBytes": [*range(80)], "worldSize": 2}
+    failure = {"reason": "ProgramFailed", "message": "m" * 2000, "also": [*range(20)]}
+    report = read(TerminationMessage, last_words("Failed", 1, 0, ddp=ddp, failure=failure))
+    assert report.ddp == InEffect(
+        backend="b" * 32, warnings=("w" * 512,) * 16, bucket_bytes=tuple(range(64)), world_size=2
+    )
+    assert report.failure == Failure(reason=Reason.PROGRAM_FAILED, message="m" * 1024, also=tuple(range(16)))
 
 
 def test_a_force_deleted_pod_is_over() -> None:

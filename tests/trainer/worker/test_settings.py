@@ -1,11 +1,15 @@
 """The resource's settings are in effect inside an unmodified program; what it asked for itself is reported."""
 
+from types import SimpleNamespace
+
 import pytest
 from tests.trainer.worker.conftest import PROGRAM
 from tests.trainer.worker.ranks import Rank
 
+from ddpjob_api.codec import load, render
 from ddpjob_api.page import Slot
-from ddpjob_api.report import Override
+from ddpjob_api.report import InEffect, Override
+from ddpjob_trainer.instrumentation.effect import settings_of_group
 
 MIB = 1024 * 1024
 pytestmark = pytest.mark.timeout(400)
@@ -122,3 +126,18 @@ def test_copies_and_pickles_are_as_without_us(overridden: list[Rank]) -> None:
 def test_an_explicit_25_is_said_not_to_be_the_default(stopped: list[Rank]) -> None:
     assert stopped[0].effect.bucket_cap_mb == 25
     assert any("25 is not torch's default" in warning for warning in stopped[0].effect.warnings)
+
+
+def test_a_long_name_of_backends_is_reported_as_far_as_the_status_takes_it() -> None:
+    """One that is refused there would cost the whole report."""
+    name = "cpu:gloo,cuda:nccl,xpu:xccl,hpu:hccl"
+    group = SimpleNamespace(_device_types=[])
+    c10d = SimpleNamespace(
+        is_initialized=lambda: True,
+        get_backend=lambda: name,
+        get_world_size=lambda: 2,
+        GroupMember=SimpleNamespace(WORLD=group),
+    )
+    found = InEffect(**settings_of_group(c10d))
+    assert found.backend == name[:32]
+    assert load(InEffect, render(found)) == found

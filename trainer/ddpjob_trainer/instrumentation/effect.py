@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpjob_api.codec import render
 from ddpjob_api.page import Fact, Slot
-from ddpjob_api.report import InEffect
+from ddpjob_api.report import BACKEND_MAX, InEffect
 from ddpjob_api.spec import DDP
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.guard import Guard
@@ -170,7 +170,7 @@ def settings_of_group(c10d: Any) -> dict[str, Any]:
         return {}
     group = c10d.GroupMember.WORLD
     return {
-        "backend": c10d.get_backend(),
+        "backend": c10d.get_backend()[:BACKEND_MAX],
         "timeout": timeout_of(group),
         "world_size": c10d.get_world_size(),
     }

@@ -72,10 +72,14 @@ def test_a_group_that_is_destroyed_counts_no_more_and_is_not_kept_alive(
     gc.collect()
     assert gone() is None
     assert effect.collective_sequence() == 0
-    for count, told in ((None, 0), (3, 3)):
-        member.WORLD = Group(count)
+    kept = []
+    for count, told in ((None, 0), (3, 3), (1, 1)):
+        kept.append(Group(count))
+        member.WORLD = kept[-1]
         effect.group_made(c10d)
         assert effect.collective_sequence() == told, "each group is asked anew"
+    member.WORLD = None
+    assert effect.collective_sequence() == 0, "a model of the destroyed group keeps it alive"
 
 
 def test_steps_samples_and_loss_are_on_the_page(untouched: list[Rank]) -> None:

@@ -5,7 +5,6 @@ objects. Must not: copy a value from the settings, or keep torch's objects alive
 """
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from ddpjob_api.codec import render
@@ -32,8 +31,6 @@ class Effect:
         self._notices = notices
         self._clock = clock
         self._c10d: Any = None
-        self._world: Callable[[], Any] = lambda: None
-        """The default group while it lives; one that is destroyed is not kept alive."""
         self._group: dict[str, Any] = {}
         self._model: dict[str, Any] = {}
         self._first: weakref.ref[Any] | None = None
@@ -110,11 +107,8 @@ class Effect:
 
     def collective_sequence(self) -> int:
         """Collectives that the default group has begun; 0 where its backend does not count."""
-        group = self._world()
-        if group is None and self._c10d is not None:
-            group = self._c10d.GroupMember.WORLD
-            if group is not None:
-                self._world = weakref.ref(group)
+        # Asked each time: a group that is destroyed may live on, where a model of it does.
+        group = self._c10d.GroupMember.WORLD if self._c10d is not None else None
         if group is None or not self._counts_collectives:
             return 0
         try:

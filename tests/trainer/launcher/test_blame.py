@@ -4,10 +4,11 @@ import pytest
 from tests.trainer.launcher.coordinating import all_stopped, fail, running, sent
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.messages import Beat, Done, Hung, Message, Start, Stop, Stopped
+from ddpjob_api.messages import Beat, Done, Hung, Message, Pace, Start, Stop, Stopped
 from ddpjob_api.report import Cause, Outcome, RankView
 from ddpjob_trainer.launcher.actions import Action
 from ddpjob_trainer.launcher.coordinator import Coordinator
+from ddpjob_trainer.launcher.timing import HEALTHY_SECONDS
 
 
 def test_the_first_own_failure_is_blamed_and_the_second_named_beside_it() -> None:
@@ -170,6 +171,19 @@ def test_a_hang_is_of_the_rank_that_is_behind_and_never_simply_of_the_first_to_r
     assert core.report().hung
     core.received(51.0, 1, Beat(generation=2, steps=(1,)))
     assert not core.report().hung
+
+
+@pytest.mark.parametrize("sees_steps", [False, True])
+def test_a_hang_is_over_where_a_job_whose_steps_are_not_seen_has_run_for_long(sees_steps: bool) -> None:
+    core = running(2)
+    if sees_steps:
+        core.received(30.0, 1, Beat(generation=1, steps=(4,), pace=Pace(step=4, made=4)))
+    hung(core, 40.0, *(RankView(rank=rank, joined=True) for rank in range(2)))
+    assert (core.generation, core.report().hung) == (2, True)
+    core.received(core.began + HEALTHY_SECONDS - 1, 1, Beat(generation=2, steps=(0,)))
+    assert core.report().hung
+    core.received(core.began + HEALTHY_SECONDS, 1, Beat(generation=2, steps=(0,)))
+    assert core.report().hung is sees_steps, "steps that are seen, and not made, are none"
 
 
 @pytest.mark.parametrize(("steps", "culprit"), [((9, 8), 1), ((8, 9), 0), ((9, 9), None)])

@@ -81,7 +81,7 @@ class Coordinator(Job):
             case Beat():
                 if message.generation == self.generation:
                     self.reached = max((self.reached, *message.steps))
-                    if self.state is RunState.RUNNING and self.reached > (self.resume_step or 0):
+                    if self.state is RunState.RUNNING and stopping.is_well(self, now):
                         self.hung = False
                     self.paced(now, member, message.pace)
                     comparing.heard(self, now, member, message)

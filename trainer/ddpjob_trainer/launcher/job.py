@@ -82,7 +82,7 @@ class Job:
     reached: int = 0
     """Highest optimizer step seen in this generation."""
     hung: bool = False
-    """A generation hung (no step was made, or collectives timed out), and no step has been made since."""
+    """A generation hung (no step was made, or collectives timed out), and none has been well since."""
     waiting_since: float | None = None
     reminded: float = 0.0
     result: Json = field(default_factory=dict)

@@ -180,6 +180,16 @@ def is_hang(verdict: Verdict) -> bool:
     return verdict.failure is not None and verdict.failure.reason is Reason.NO_PROGRESS
 
 
+def has_lived(job: Job, now: float) -> bool:
+    """Whether a generation without a step has run for long; maybe its steps are not seen."""
+    return job.reached == 0 and now >= job.began + HEALTHY_SECONDS
+
+
+def is_well(job: Job, now: float) -> bool:
+    """Whether a generation that runs makes steps; for one whose job's steps are not seen, that it has run for long."""
+    return job.reached > (job.resume_step or 0) or (has_lived(job, now) and not job.book.sees_steps)
+
+
 def use_of(job: Job, verdict: Verdict, *, lived: bool) -> Use:
     """What the time since the last step was for, in a generation that ends."""
     if is_hang(verdict):
@@ -206,7 +216,7 @@ def conclude(job: Job, now: float, halt: Halt) -> None:
     permanent = job.ledger.permanent(verdict) if charge is Charge.RESTART else None
     if verdict.refused or permanent is not None or (job.job_stop and charge is Charge.RESTART):
         charge = Charge.NOTHING  # it is not tried again
-    lived = job.reached == 0 and now >= job.began + HEALTHY_SECONDS
+    lived = has_lived(job, now)
     job.book.end(now, use_of(job, verdict, lived=lived))
     fruitful = job.reached > (job.resume_step or 0) or lived
     job.ledger.enter(

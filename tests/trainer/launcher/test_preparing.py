@@ -61,6 +61,21 @@ def test_a_newer_step_that_is_torn_is_told_once_though_all_nodes_see_it_and_an_o
     assert core.report().passed_over == "node 0: step 20 has no state.pt"
 
 
+def test_what_was_found_torn_is_told_though_a_launcher_was_lost_before_the_answer_came() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0, checkpoints=(10,)))
+    first = sent(core.hello(0.0, 2, hello(1, checkpoints=(10,))), Prepare)
+    core.closed(1.0, 2)
+    core.tick(2.1)
+    assert core.restoring is None
+    core.received(2.2, 1, prepared(first[1].attempt, checkpoints=(10,), passed_over="step 20 is torn"))
+    again = sent(core.hello(3.0, 3, hello(1, checkpoints=(10,))), Prepare)
+    for link, each in again.items():
+        core.received(3.1, link, prepared(each.attempt, checkpoints=(10,)))
+    assert core.state is RunState.RUNNING
+    assert core.report().passed_over == "node 0: step 20 is torn"
+
+
 def test_a_launcher_that_is_lost_meanwhile_makes_the_question_a_new_one() -> None:
     core = coordinator(2)
     core.hello(0.0, 1, hello(0, checkpoints=(10,), address="h0", giver_port=4000))

@@ -97,13 +97,11 @@ def heard(job: Job, now: float, member: Member, message: Preparing) -> None:
 def answered(job: Job, member: Member, message: Prepared) -> None:
     """A launcher has done what it was asked, or says why it cannot."""
     member.checkpoints, member.tree = message.checkpoints, message.tree
-    current = job.restoring
-    if current is None:
-        return
-    # All see the same in a shared folder.
+    # Also where nobody waits for the answer any more: it is told only once. All see the same in a shared folder.
     if message.passed_over and not any(message.passed_over in known for known in job.damages):
         job.damages.append(f"node {member.node}: {message.passed_over}")
-    if message.attempt != current.numbers.get(member.node):
+    current = job.restoring
+    if current is None or message.attempt != current.numbers.get(member.node):
         return
     told = len(current.plan.troubles)
     if message.damaged:

@@ -233,6 +233,20 @@ def options_of_this_torch() -> Losses:
     return losses
 
 
+def without_a_reducer() -> Losses:
+    """Torch's `__init__` ends early, before all of its attributes are there; it reduces all gradients at once itself."""
+    inner = net()
+    inner[0].requires_grad_(False)
+    delayed = [(name, each) for name, each in inner.named_parameters() if each.requires_grad]
+    model = made(DDP(inner, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=inner[1].weight))
+    # Its forward pass fails in torch for want of one of them, and a program trains the module.
+    optimizer, losses = sgd(inner), [str(hasattr(model, "reducer"))]
+    for batch in batches():
+        losses.append(inner(batch).square().sum().item().hex())
+        step(optimizer)
+    return losses
+
+
 def group_of_its_own() -> Losses:
     group = dist.new_group(list(range(dist.get_world_size())))
     losses = train(made(DDP(net(), process_group=group)))
@@ -358,7 +372,7 @@ def group_made_twice_and_again() -> Losses:
 
 PROGRAMS: tuple[Callable[[], Losses], ...] = (
     two_models_against_each_other, wrapped_again, subclass, without_a_hash, alias, in_a_thread, communication_hook, hook_of_its_own,
-    accumulation_under_nested_no_sync, uneven_inputs, copies, device_mesh, options_of_this_torch, group_of_its_own,
+    accumulation_under_nested_no_sync, uneven_inputs, copies, device_mesh, options_of_this_torch, without_a_reducer, group_of_its_own,
     patched_by_the_program, passes_that_fail, passes_of_other_kinds, closure, never_trained,
     group_made_twice_and_again,
 )  # fmt: skip

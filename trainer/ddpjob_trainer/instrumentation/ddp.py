@@ -84,9 +84,11 @@ def patch(
     @guard.measuring
     def watch(model: Any) -> Watched | None:
         """Begin to observe a model; None where it has no C++ reducer that could be asked."""
-        reducer = effect.model_made(model)
-        meets = bool(model.broadcast_buffers and model.modules_buffers)
-        state = Watched(reducer, meets=meets) if reducer is not None else None
+        reducer, state = effect.model_made(model), None
+        # Without a reducer, torch's __init__ may have ended early: delay_all_reduce_named_params of all parameters.
+        if reducer is not None:
+            meets = bool(model.broadcast_buffers and model.modules_buffers)
+            state = Watched(reducer, meets=meets)
         watched[id(model)] = state
         weakref.finalize(model, watched.pop, id(model), None).atexit = False
         return state

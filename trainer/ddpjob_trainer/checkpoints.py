@@ -204,6 +204,8 @@ def open_step(
 
     Raises:
         CheckpointDamaged: it is not whole; it has been renamed to `step-….damaged`.
+        OSError: it cannot be read here and now, which says nothing of what is in it (`filename` is set).
+        OtherFormat: it is of another format.
     """
     path = step_path(directory, step)
     try:
@@ -215,8 +217,13 @@ def open_step(
         ]
         if manifest.position.step != step:
             problems.append(f"{MANIFEST} is of step {manifest.position.step}")
-    except (OSError, ValueError) as error:
+    except OtherFormat:
+        raise
+    except (FileNotFoundError, ValueError) as error:
         problems = [str(error)]
+    except OSError as error:
+        error.filename = error.filename or str(path)  # reading, unlike opening, does not name it
+        raise
     else:
         if not problems:
             return path, manifest
@@ -267,9 +274,9 @@ def lost_part(path: Path) -> str | None:
     return None
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged checkpoint; another rank may have done it already."""
-    aside = path.with_name(f"{path.name}.damaged")
+def set_aside(path: Path, why: str = "damaged") -> Path:
+    """Rename a checkpoint that is not to be used; another rank may have done it already."""
+    aside = path.with_name(f"{path.name}.{why}")
     try:
         if path.exists() and aside.exists():
             shutil.rmtree(aside)

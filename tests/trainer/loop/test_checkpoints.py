@@ -1,14 +1,17 @@
 """A checkpoint is there whole or not at all."""
 
+import errno
 import json
 import os
 
 import pytest
 
+from ddpjob_trainer import checkpoints
 from ddpjob_trainer.checkpoints import (
     MANIFEST,
     Fence,
     Fenced,
+    OtherFormat,
     Position,
     complete_steps,
     open_step,
@@ -117,6 +120,28 @@ def test_damage_is_named_and_the_checkpoint_is_set_aside(tmp_path, damage, words
         words = None
     assert complete_steps(tmp_path) == (5,)
     assert (tmp_path / "step-00000010.damaged").is_dir()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_checkpoint_that_cannot_be_read_stays_and_the_error_names_it(tmp_path, monkeypatch, number):
+    write(tmp_path, 10)
+
+    def broken(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints.hashlib, "sha256", broken)
+        with pytest.raises(OSError, match=f"{os.strerror(number)}: .*step-00000010"):
+            open_step(tmp_path, 10)
+    assert open_step(tmp_path, 10)[0] == step_path(tmp_path, 10)
+
+
+def test_a_checkpoint_of_another_format_stays(tmp_path):
+    write(tmp_path, 10)
+    other_format(step_path(tmp_path, 10))
+    with pytest.raises(OtherFormat, match="not a manifest of format 1"):
+        open_step(tmp_path, 10)
+    assert step_path(tmp_path, 10).is_dir()
 
 
 def test_a_step_is_written_again_over_its_older_self(tmp_path):

@@ -7,7 +7,7 @@ import torch
 from tests.trainer.loop.crew import JobFailed
 from tests.trainer.loop.jobs import equal, same_losses, training
 
-from ddpjob_trainer.checkpoints import complete_steps, step_path
+from ddpjob_trainer.checkpoints import MANIFEST, complete_steps, step_path
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -159,6 +159,18 @@ def test_a_checkpoint_of_another_training_is_refused(run, change, words):
     with pytest.raises(JobFailed, match=words) as failed:
         run(resume=2, **change)
     assert failed.value.kind == "Refused"
+
+
+def test_a_checkpoint_of_another_version_is_refused_and_stays(run, tmp_path):
+    run(stop=(0, 2))
+    manifest = step_path(tmp_path / "checkpoints", 2) / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(
+        JobFailed, match="another version of DDPJob wrote it; go on with that version"
+    ) as failed:
+        run(resume=2)
+    assert failed.value.kind == "Refused"
+    assert manifest.exists()
 
 
 def test_a_schedule_that_could_not_be_loaded_is_refused_before_the_first_step(run):

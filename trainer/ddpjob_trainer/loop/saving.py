@@ -19,6 +19,7 @@ from ddpjob_api.page import Fact, Slot
 from ddpjob_trainer.checkpoints import (
     Fenced,
     Manifest,
+    OtherFormat,
     Position,
     Writable,
     complete_steps,
@@ -175,6 +176,7 @@ class Saver:
 
         Raises:
             CheckpointDamaged: its files are not whole.
+            OSError: they cannot be read.
             Refused: it is another training's.
         """
         if self.told.checkpoint_dir is None:
@@ -182,9 +184,15 @@ class Saver:
                 f"there is a step {step} to resume from and no checkpoint directory; set spec.checkpoint"
             )
         compared = self.told.resume_dir is not None
-        path, manifest = open_step(
-            self.told.resume_dir or self.told.checkpoint_dir, step, hashes=not compared
-        )
+        try:
+            path, manifest = open_step(
+                self.told.resume_dir or self.told.checkpoint_dir, step, hashes=not compared
+            )
+        except OtherFormat as error:
+            raise Refused(
+                f"{error}: another version of DDPJob wrote it; go on with that version, or delete the directory to "
+                "start anew"
+            ) from error
         check_same_training(manifest, expected, str(path))
         try:
             state = torch.load(path / STATE, map_location="cpu", weights_only=True)

@@ -418,6 +418,28 @@ def test_a_newer_step_that_cannot_be_judged_here_stays(
     assert open_step(tmp_path, 4)[0] == path
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_step_to_be_used_is_set_aside_where_it_cannot_be_read_but_not_for_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    path = save(tmp_path, 3)
+    shelf = Shelf(folder=tmp_path, shared=shared)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoints, "compare", broken)
+    if shared:
+        with pytest.raises(OSError, match="Input/output error"):
+            shelf.verify(3)
+        assert path.is_dir(), "other nodes may well read it"
+    else:
+        assert shelf.verify(3) == [
+            f"checkpoint {path} cannot be read (Input/output error); it is now step-00000003.damaged"
+        ]
+        assert not path.exists(), "so this node can take another's"
+
+
 def test_a_step_that_its_writer_replaces_meanwhile_is_not_torn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.trainer.launcher.peers.test_fetching import save
 
 from ddpjob_api.messages import Message, Prepare, Prepared, Start
-from ddpjob_trainer.checkpoints import MANIFEST, step_path
+from ddpjob_trainer.checkpoints import MANIFEST, OtherFormat, step_path
 from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf, ignore
 
@@ -66,19 +66,22 @@ def test_an_order_that_is_cancelled_does_not_take_what_it_found_with_it(tmp_path
     assert f"checkpoint {step_path(tmp_path, 3)} is damaged (manifest.json is missing)" in told.passed_over
 
 
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), OtherFormat("not a manifest of format 1")]
+)
 def test_what_was_found_is_told_also_where_the_step_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     (save(tmp_path, 3) / MANIFEST).unlink()
 
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(Shelf, "verify", full)
     shelf = Slow(folder=tmp_path)
     shelf.begun.set()
     (told,) = asyncio.run(answers(shelf, [Prepare(term=1, attempt=1, step=2)]))
-    assert "No space left" in told.refused
+    assert str(error.args[-1]) in told.refused
     assert "is damaged (manifest.json is missing)" in told.passed_over
 
 

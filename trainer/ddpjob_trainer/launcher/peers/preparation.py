@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_api.messages import BEAT_SECONDS, Message, Prepare, Prepared, Preparing, Source, Start, Unable
-from ddpjob_trainer.checkpoints import Fence, Fenced, read_manifest, step_path
+from ddpjob_trainer.checkpoints import Fence, Fenced, OtherFormat, read_manifest, step_path
 from ddpjob_trainer.files import term_file
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.memory import Memory
@@ -170,7 +170,7 @@ class Preparation:
                 return Outcome(unable=unable(failed))
             self._torn += [each for each in self.shelf.torn(message.step) if each not in self._torn]
             return self._have_step(message.step, message.term, sources, watch)
-        except (NoRoom, Fenced) as error:
+        except (NoRoom, Fenced, OtherFormat) as error:
             return Outcome(refused=str(error))
         except OSError as error:
             return Outcome(refused=f"{error.filename or 'the checkpoint folder'}: {error.strerror or error}")

@@ -100,8 +100,11 @@ class Shelf:
     ) -> list[str]:
         """Compare a step with its hashes wherever it lies; returns what was damaged, which is set aside.
 
+        What cannot be read in a folder of this node's is set aside too, and another node's copy may be taken.
+
         Raises:
             Cancelled: it is not asked for any more.
+            OSError: it cannot be read here in the shared folder, where others may well read it.
         """
         problems: list[str] = []
 
@@ -115,6 +118,13 @@ class Shelf:
                 open_step(place, step, on_bytes=count)
             except CheckpointDamaged as error:
                 problems.append(str(error))
+            except OSError as error:
+                if self.shared and place == self.folder:
+                    raise
+                aside = set_aside(step_path(place, step))
+                problems.append(
+                    f"checkpoint {error.filename} cannot be read ({error.strerror}); it is now {aside.name}"
+                )
             else:
                 break
         return problems

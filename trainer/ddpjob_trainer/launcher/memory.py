@@ -34,6 +34,8 @@ class Memory:
         """Where this launcher gives its checkpoints; 0: nowhere."""
         self.fetched_bytes = 0
         self.fetch_seconds = 0.0
+        self.unread: set[int] = set()
+        """Steps that could not be read when the coordinator was told what is here: nobody has decided about them."""
 
     def raise_term(self, term: int) -> None:
         """Obey this term from now on, and let checkpoint writers here know."""
@@ -99,7 +101,9 @@ class Memory:
         from ddpjob_trainer.launcher.peers.trees import Tree
 
         shelf = self.config.shelf
-        return shelf.steps()[-1024:], Tree.of(shelf).digest
+        named, steps = shelf.named(), shelf.steps()
+        self.unread.update(named - set(steps))
+        return steps[-1024:], Tree.of(shelf).digest
 
 
 def wall() -> str:

@@ -13,7 +13,9 @@ import pytest
 from tests.trainer.launcher.peers.test_fetching import save
 
 from ddpjob_api.messages import Message, Prepare, Prepared, Start
+from ddpjob_trainer import checkpoints
 from ddpjob_trainer.checkpoints import MANIFEST, OtherFormat, step_path
+from ddpjob_trainer.launcher.memory import Memory
 from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf, ignore
 
@@ -98,3 +100,42 @@ def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what
     assert preparation.begin(start) is None
     (sentence,) = said
     assert "is damaged (manifest.json is missing)" in sentence
+
+
+def test_a_newer_step_that_could_not_be_read_when_it_was_told_what_is_here_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 3, 4):
+        save(tmp_path, step)
+    shelf = Shelf(folder=tmp_path)
+    config: Any = SimpleNamespace(
+        shelf=shelf, token=b"token", checkpoint_dir=tmp_path, restarts=0, disruptions=0
+    )
+    memory, said = Memory(config), list[str]()
+    preparation = Preparation(
+        config, memory, say=said.append, send=lambda _message: None, keep=lambda _work: None
+    )
+    read = checkpoints.read_manifest
+
+    def stale(path: Path) -> checkpoints.Manifest:
+        if path == step_path(tmp_path, 3):
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "read_manifest", stale)
+        assert memory.stock()[0] == (2, 4)
+    assert memory.stock()[0] == (2, 3, 4), "the decision may have been made by then"
+    start = Start(
+        term=1, generation=1, master_address="here", master_port=1, restarts=0, disruptions=0, resume_step=2
+    )
+    assert preparation.begin(start) == tmp_path
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003.unused"]
+    deleted, kept = said
+    assert deleted == "checkpoints of steps 4 are deleted: the training goes on from step 2"
+    assert "steps 3 could not be read when it was decided that the training goes on from step 2" in kept
+    assert f"step-….unused in {tmp_path}" in kept
+    save(tmp_path, 3)
+    assert memory.stock()[0] == (2, 3)
+    preparation.begin(start)
+    assert shelf.steps() == (2,), "it was known this time"

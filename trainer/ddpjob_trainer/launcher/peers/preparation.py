@@ -19,7 +19,7 @@ from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.memory import Memory
 from ddpjob_trainer.launcher.peers.giver import Giver
 from ddpjob_trainer.launcher.peers.merging import keep_copies, merge
-from ddpjob_trainer.launcher.peers.shelf import Cancelled
+from ddpjob_trainer.launcher.peers.shelf import UNUSED, Cancelled
 from ddpjob_trainer.launcher.peers.taker import Address, NoRoom, Watch, take_step
 
 
@@ -94,12 +94,17 @@ class Preparation:
                     self._say(problem)
             return None
         with contextlib.suppress(OSError):
-            dropped = self.shelf.drop_above(message.resume_step)
+            dropped, kept = self.shelf.drop_above(message.resume_step, self._memory.unread)
+            goes_on = f"the training goes on from step {message.resume_step}"
             if dropped:
+                self._say(f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: {goes_on}")
+            if kept:
+                steps = ", ".join(map(str, kept))
                 self._say(
-                    f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: the training goes on from "
-                    f"step {message.resume_step}"
+                    f"checkpoints of steps {steps} could not be read when it was decided that {goes_on}; they are now "
+                    f"step-….{UNUSED} in {self.shelf.folder}, and are yours to delete"
                 )
+        self._memory.unread.clear()
         return self.shelf.holder(message.resume_step)
 
     def keep_for(self, neighbour: Source | None) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ MAX_FILES = 20_000
 """Of one item."""
 OWN = "own"
 """The place of this node's own items; a copy that it keeps for node 3 is in place `for-3`."""
+UNUSED = "unused"
+"""What the name of a step ends with that could not be read when it was needed."""
 KEPT_FOLDER = ".ddpjob-kept"
 """In the checkpoint folder: copies kept for other nodes."""
 
@@ -79,6 +81,10 @@ class Shelf:
     def steps(self) -> tuple[int, ...]:
         """Steps of the complete checkpoints, ascending; hashes are checked by `verify`."""
         return tuple(sorted({step for place in self.places() for step in complete_steps(place)}))
+
+    def named(self) -> frozenset[int]:
+        """Steps that are here, whether or not they can be read."""
+        return frozenset(step for place in self.places() for step in named_steps(place))
 
     def places(self) -> tuple[Path, ...]:
         """Where steps may lie, the fastest first."""
@@ -146,17 +152,27 @@ class Shelf:
                 problems.append(f"{problem} and will not be used")
         return problems
 
-    def drop_above(self, step: int) -> tuple[int, ...]:
-        """Delete newer steps: they are of a history that nobody can go on with."""
-        dropped: set[int] = set()
+    def drop_above(self, step: int, unread: Collection[int] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Delete newer steps: they are of a history that nobody can go on with.
+
+        Those in `unread` were not known when that was decided. They are renamed to `step-….unused`: a later step of
+        the same number would be another one on every other node.
+
+        Returns:
+            The steps that are deleted, and those that are renamed.
+        """
+        dropped, kept = set[int](), set[int]()
         for place in self.places():
             if self.shared and place == self.folder:
                 continue  # its one writer overwrites them
             for newer in complete_steps(place):
-                if newer > step:
+                if newer > step and newer in unread and place == self.folder:
+                    set_aside(step_path(place, newer), UNUSED)
+                    kept.add(newer)
+                elif newer > step:
                     shutil.rmtree(set_aside(step_path(place, newer)), ignore_errors=True)
                     dropped.add(newer)
-        return tuple(sorted(dropped))
+        return tuple(sorted(dropped)), tuple(sorted(kept))
 
     # items
 

@@ -418,6 +418,35 @@ def test_a_newer_step_that_cannot_be_judged_here_stays(
     assert open_step(tmp_path, 4)[0] == path
 
 
+def test_torn_steps_are_told_also_where_one_of_them_cannot_be_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (3, 4):
+        (save(tmp_path, step) / "state.pt").unlink()
+    rename = Path.rename
+
+    def stale(path: Path, target: Path) -> Path:
+        if path == step_path(tmp_path, 4):
+            raise OSError(116, "Stale file handle")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", stale)
+    first, second = Shelf(folder=tmp_path).torn(2)
+    assert first.endswith("(state.pt is missing); it is now step-00000003.damaged and will not be used")
+    assert second.endswith(
+        "(state.pt is missing); it cannot be set aside (Stale file handle) and will not be used"
+    )
+
+
+def test_where_a_step_is_says_one_look_at_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (3, 4):
+        save(tmp_path, step)
+    looked, read = list[Path](), checkpoints.read_manifest
+    monkeypatch.setattr(checkpoints, "read_manifest", lambda path: looked.append(path) or read(path))
+    assert Shelf(folder=tmp_path).holder(3) == tmp_path
+    assert looked == [step_path(tmp_path, 3)]
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_step_to_be_used_is_set_aside_where_it_cannot_be_read_but_not_for_all_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool

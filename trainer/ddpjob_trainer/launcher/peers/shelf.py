@@ -19,6 +19,7 @@ from ddpjob_trainer.checkpoints import (
     MANIFEST,
     READ_BYTES,
     complete_steps,
+    has_its_files,
     lost_part,
     named_steps,
     open_step,
@@ -95,8 +96,8 @@ class Shelf:
         return self.memory if self.shared else self.folder
 
     def holder(self, step: int) -> Path | None:
-        """The folder that has a step."""
-        return next((place for place in self.places() if step in complete_steps(place)), None)
+        """The folder that has a step; the others are not looked at, which takes long on a slow volume."""
+        return next((place for place in self.places() if has_its_files(step_path(place, step))), None)
 
     def verify(
         self,
@@ -148,7 +149,10 @@ class Shelf:
                     continue
                 problem = f"checkpoint {path} is damaged ({lost})"
                 if not (self.shared and place == self.folder):
-                    problem += f"; it is now {set_aside(path).name}"
+                    try:
+                        problem += f"; it is now {set_aside(path).name}"
+                    except OSError as error:  # those before it are renamed, and must be told
+                        problem += f"; it cannot be set aside ({error.strerror or error})"
                 problems.append(f"{problem} and will not be used")
         return problems
 

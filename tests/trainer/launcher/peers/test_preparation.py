@@ -88,16 +88,34 @@ def test_what_was_found_is_told_also_where_the_step_is_refused(
 
 
 def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what_they_lost(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (save(tmp_path, 3) / MANIFEST).unlink()
     said: list[str] = []
     config: Any = SimpleNamespace(shelf=Shelf(folder=tmp_path), token=b"token")
-    preparation = Preparation(
-        config, Any, say=said.append, send=lambda _message: None, keep=lambda _work: None
-    )  # type: ignore[arg-type]
     start = Start(term=1, generation=1, master_address="here", master_port=4000, restarts=0, disruptions=0)
-    assert preparation.begin(start) is None
+    torn, slow = Shelf.torn, threading.Event()
+
+    def waits(shelf: Shelf, above: int) -> list[str]:
+        assert slow.wait(30)
+        return torn(shelf, above)
+
+    monkeypatch.setattr(Shelf, "torn", waits)
+
+    async def begun() -> None:
+        tasks: list[asyncio.Future[None]] = []
+
+        def keep(work: Coroutine[None, None, None]) -> None:
+            tasks.append(asyncio.ensure_future(work))
+
+        preparation = Preparation(config, Any, say=said.append, send=lambda _message: None, keep=keep)  # type: ignore[arg-type]
+        assert preparation.begin(start) is None
+        await asyncio.sleep(0)
+        assert said == [], "a slow volume does not keep the launcher from its beats"
+        slow.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+
+    asyncio.run(begun())
     (sentence,) = said
     assert "is damaged (manifest.json is missing)" in sentence
 

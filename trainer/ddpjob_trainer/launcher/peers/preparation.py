@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ddpjob_api.messages import BEAT_SECONDS, Message, Prepare, Prepared, Preparing, Source, Start, Unable
 from ddpjob_trainer.checkpoints import Fence, Fenced, OtherFormat, read_manifest, step_path
@@ -21,6 +22,8 @@ from ddpjob_trainer.launcher.peers.giver import Giver
 from ddpjob_trainer.launcher.peers.merging import keep_copies, merge
 from ddpjob_trainer.launcher.peers.shelf import UNUSED, Cancelled
 from ddpjob_trainer.launcher.peers.taker import Address, NoRoom, Watch, take_step
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +92,8 @@ class Preparation:
         """A generation begins: returns where the step is that it goes on from."""
         self.cancel()
         if message.resume_step is None:
-            with contextlib.suppress(OSError):
-                for problem in self.shelf.torn(0) if self.shelf.by_step else ():
-                    self._say(problem)
+            if self.shelf.by_step:
+                self._keep(self._say_torn())
             return None
         with contextlib.suppress(OSError):
             dropped, kept = self.shelf.drop_above(message.resume_step, self._memory.unread)
@@ -119,6 +121,12 @@ class Preparation:
             name="keep",
             daemon=True,
         ).start()
+
+    async def _say_torn(self) -> None:
+        """Say what the steps have lost that were here and cannot be gone on from."""
+        with contextlib.suppress(OSError):
+            for problem in await in_thread(asyncio.get_running_loop(), lambda: self.shelf.torn(0)):
+                self._say(problem)
 
     async def _prepare(self, message: Prepare, watch: Watch) -> None:
         loop = asyncio.get_running_loop()
@@ -213,11 +221,11 @@ def unable(failed: dict[int, str]) -> tuple[Unable, ...]:
     return tuple(Unable(node=node, why=why[:256]) for node, why in sorted(failed.items()))
 
 
-def in_thread(loop: asyncio.AbstractEventLoop, work: Callable[[], Outcome]) -> "asyncio.Future[Outcome]":
+def in_thread(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> "asyncio.Future[T]":
     """The result of work in a thread that does not keep the launcher from its end."""
-    future: asyncio.Future[Outcome] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
-    def finish(result: Outcome | None, error: BaseException | None) -> None:
+    def finish(result: T | None, error: BaseException | None) -> None:
         if future.cancelled():
             return
         if error is not None:

@@ -258,20 +258,34 @@ def compare(
 def lost_part(path: Path) -> str | None:
     """What a step that was whole has lost, by its sizes; None where it is whole, gone, or not ours to judge."""
     try:
-        for name, file in read_manifest(path).files.items():
-            if problem := compare(path / name, file, hashes=False):
-                return problem
-    except FileNotFoundError as error:
-        missing = Path(error.filename)
+        manifest = read_manifest(path)
+    except FileNotFoundError:
         # Its writer takes it away as a whole, and puts a new one there as a whole.
-        return f"{missing.name} is missing" if path.is_dir() and not missing.exists() else None
+        return f"{MANIFEST} is missing" if path.is_dir() and not (path / MANIFEST).exists() else None
     except OtherFormat:
         return None
     except ValueError as error:
         return str(error)  # cut off
     except OSError:
         return None  # no permission, or a disk that may answer again
-    return None
+    problem = next(
+        (lost for name, file in manifest.files.items() if (lost := lacks(path / name, file))), None
+    )
+    try:
+        # A new one that was put there meanwhile is not to be judged by the manifest of the old.
+        return problem if problem is not None and read_manifest(path) == manifest else None
+    except (OSError, ValueError):
+        return None
+
+
+def lacks(path: Path, file: File) -> str | None:
+    """What a file lacks by its size; None where it is whole, or cannot be judged."""
+    try:
+        return compare(path, file, hashes=False)
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError:
+        return None
 
 
 def set_aside(path: Path, why: str = "damaged") -> Path:

@@ -164,6 +164,10 @@ def test_a_rank_that_makes_the_others_wait_is_said_once_and_is_in_the_report() -
         slowest_rank_cause="forward",
         slowest_node="node 1",
     )
+    for second in range(1, 100):
+        actions = core.received(35.0 + second, 1 + second % 2, Beat(generation=1, steps=(600,)))
+        said += [action.text for action in actions if isinstance(action, Say)]
+    assert said[1:] == ["who makes the others wait is not known any more: some rank's steps are not counted"]
 
 
 EVENTS = (

@@ -1,11 +1,16 @@
 """Windows in a row: who is named, for how long, and what restarts and lost messages do to it."""
 
+from pathlib import Path
+
 import pytest
 
 from ddpjob_api.messages import SUMS, Beat, encode
 from ddpjob_api.metrics import LOCAL_PHASES
+from ddpjob_api.page import Slot
+from ddpjob_trainer.launcher.exposition import sums_of
 from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
 from ddpjob_trainer.launcher.windows import BLIND_SECONDS, LASTING, Change, Windows
+from ddpjob_trainer.page import Page
 
 STEPS = 100
 """A window, at 50 ms a step."""
@@ -139,6 +144,33 @@ def test_a_named_rank_is_forgotten_where_some_rank_is_not_measured_any_more(
     [change] = [change for change in changes if change is not None]
     assert (change.before is not None, change.after, change.blind) == (True, None, True)
     assert job.named is None
+
+
+def test_a_named_rank_is_forgotten_where_no_launcher_says_how_far_its_ranks_are(job: Job) -> None:
+    for _ in range(LASTING):
+        job.window(slow=2)
+    assert job.windows.wait(job.now + BLIND_SECONDS - 1) is None
+    change = job.windows.wait(job.now + BLIND_SECONDS)
+    assert change is not None
+    assert (change.before is not None, change.after, change.blind) == (True, None, True)
+    assert job.named is None
+    assert job.windows.wait(job.now + 2 * BLIND_SECONDS) is None, "it is told once"
+
+
+def test_a_named_rank_stays_named_while_the_ranks_start_again(job: Job) -> None:
+    for _ in range(LASTING):
+        job.window(slow=2)
+    job.windows.begin()
+    assert job.windows.wait(job.now + 10 * BLIND_SECONDS) is None
+    assert job.named == (2, "data_wait")
+
+
+def test_a_launcher_without_a_rank_that_is_measured_sends_no_sums(tmp_path: Path) -> None:
+    pages = [Page(tmp_path / f"page-{rank}", create=True) for rank in range(2)]
+    pages[1][Slot.UNMEASURED] = 1
+    assert len(sums_of(pages)) == 2 * len(SUMS), "the others of its job are compared with rank 0"
+    pages[0][Slot.UNMEASURED] = 1
+    assert sums_of(pages) == ()
 
 
 def test_a_named_rank_stays_named_while_no_rank_makes_a_step(job: Job) -> None:

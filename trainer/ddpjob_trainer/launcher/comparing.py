@@ -5,15 +5,17 @@ training know.
 """
 
 from ddpjob_api.messages import Beat
+from ddpjob_api.report import RunState
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
 
 
 def heard(job: Job, now: float, member: Member, message: Beat) -> None:
     """A launcher says how far its ranks are."""
-    if not message.sums:
-        return
-    change = job.windows.hear(now, member.node * job.settings.processes_per_node, message.sums)
+    if message.sums:
+        change = job.windows.hear(now, member.node * job.settings.processes_per_node, message.sums)
+    else:
+        change = job.windows.wait(now) if job.state is RunState.RUNNING else None
     if change is None:
         return
     if change.after is not None:

@@ -10,7 +10,7 @@ import math
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,6 +189,13 @@ def sums(page: Page) -> tuple[float, ...]:
     """`SUMS` of one rank."""
     values = (page[slot] for slot in SUM_SLOTS)
     return tuple(round(value, 4) for value in values)
+
+
+def sums_of(pages: Sequence[Page]) -> tuple[float, ...]:
+    """`SUMS` of ranks, one after the other; nothing where none of them is measured."""
+    if all(page[Slot.UNMEASURED] for page in pages):
+        return ()
+    return tuple(value for page in pages for value in sums(page))
 
 
 def family(metric: Metric, values: Iterable[tuple[Mapping[str, str], float | None]]) -> str:

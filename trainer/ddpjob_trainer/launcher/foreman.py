@@ -27,7 +27,7 @@ from ddpjob_api.report import Cause, RankView, WorkerExit
 from ddpjob_trainer.launcher.children import Children
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.crew import Crew, Unkillable
-from ddpjob_trainer.launcher.exposition import sums
+from ddpjob_trainer.launcher.exposition import sums_of
 from ddpjob_trainer.launcher.halt import failure_of
 from ddpjob_trainer.launcher.memory import Memory, wall
 from ddpjob_trainer.launcher.oom import OomCounter
@@ -190,7 +190,7 @@ class Foreman:
             ended=any(item.returncode == 0 for item in crew.exits),
             waits_seconds=round(waits(crew.pages.values(), now), 1),
             pace=self._pace_of(crew),
-            sums=tuple(value for rank in crew.ranks for value in sums(rank.page)) if told else (),
+            sums=sums_of([rank.page for rank in crew.ranks]) if told else (),
         )
 
     def _pace_of(self, crew: Crew) -> Pace | None:

@@ -2,7 +2,9 @@
 
 Why apart: a slow window is no slow rank. A rank is named after `LASTING` windows in a row that find it slowest, and
 is so until `LASTING` windows in a row do not, or until no window ends because the steps of a rank are not counted any
-more. What launchers send are sums since their workers began, so that a lost message loses nothing. Must not: read a clock, or judge a window (`ddpjob_api.straggler`).
+more (where no rank has made any since a restart, nobody can tell, and it stays named). What launchers send are sums
+since their workers began, so that a lost message loses nothing; one without a rank that is measured sends none.
+Must not: read a clock, or judge a window (`ddpjob_api.straggler`).
 """
 
 from collections import deque
@@ -47,6 +49,8 @@ class Windows:
         self._since: dict[int, Sums] = {}
         """Where the window began, by rank."""
         self._began = 0.0
+        self._heard = 0.0
+        """When any launcher last sent its sums."""
         self._kept: deque[Mapping[int, Sums]] = deque(maxlen=KEPT)
         self._streak: list[Slow | None] = []
         self.named: Slow | None = None
@@ -60,7 +64,7 @@ class Windows:
 
     def hear(self, now: float, first_rank: int, flat: Sequence[float]) -> Change | None:
         """One launcher's sums, rank after rank in the order of `SUMS`; a change where a window ends with one."""
-        width = len(SUMS)
+        self._heard, width = now, len(SUMS)
         for index in range(len(flat) // width):
             rank = first_rank + index
             sums = dict(zip(SUMS, flat[index * width : (index + 1) * width], strict=True))
@@ -73,6 +77,11 @@ class Windows:
         if self._due(now):
             return self._end(now)
         return self._forget() if self._blind(now) else None
+
+    def wait(self, now: float) -> Change | None:
+        """No sums have come; a change where none have for so long that no launcher's ranks are measured."""
+        silent = self.named is not None and self._now and now >= self._heard + BLIND_SECONDS
+        return self._forget() if silent else None
 
     def shares(self) -> tuple[float, float] | None:
         """Parts of the wall time waiting for ranks and for data, on the median rank; None before it is known."""

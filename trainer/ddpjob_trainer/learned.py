@@ -52,9 +52,8 @@ def installed() -> list[str]:
     program: Any = vars(sys.modules["__main__"]).get("__spec__")
     own = getattr(program, "name", None)
     found = []
-    for name in list(
-        sys.modules
-    ):  # thousands of new tuples would set off the garbage collector, in the first step
+    # By name: thousands of new tuples (`items()`) would set off the garbage collector, in the first step.
+    for name in list(sys.modules):
         file, spec = source(sys.modules.get(name))
         if file is None or name == own or getattr(spec, "name", None) != name:
             continue

@@ -1,8 +1,8 @@
 """How far the training is, read from a rank's page: the numbers of `Progress`, rates over a sliding window.
 
 Why apart: status, termination message and command line show the same numbers. Rates leave out everything before the
-first step of a generation: starting, loading and the warm-up of the first step say nothing of the time that is left. Must not: read a page that belongs to
-another generation than the samples before it without starting anew (`begin`).
+first step of a generation: starting, loading and the warm-up of the first step say nothing of the time that is left.
+Must not: read a page that belongs to another generation than the samples before it without starting anew (`begin`).
 """
 
 import math

@@ -99,6 +99,21 @@ def test_what_some_node_has_and_not_all_can_take_is_waited_for_in_words() -> Non
     assert sent(core.tick(12.0), Prepare)
 
 
+def test_an_intact_step_that_is_left_for_an_older_one_is_told() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0, checkpoints=(10, 20)))
+    asked = sent(core.hello(0.0, 2, hello(1, checkpoints=(10, 20))), Prepare)
+    core.received(0.0, 1, prepared(asked[1].attempt, checkpoints=(10, 20)))
+    refused = "state.pt: Stale file handle"
+    again = sent(
+        core.received(1.0, 2, prepared(asked[2].attempt, checkpoints=(10,), refused=refused)), Prepare
+    )
+    for link, each in again.items():
+        core.received(2.0, link, prepared(each.attempt, checkpoints=(10,)))
+    assert (core.state, core.resume_step) == (RunState.RUNNING, 10)
+    assert core.report().passed_over == f"node 1 cannot take step 20: {refused}"
+
+
 def test_a_launcher_that_gets_no_further_is_taken_for_unable() -> None:
     core = coordinator(2)
     core.hello(0.0, 1, hello(0, checkpoints=(10, 20), address="h0", giver_port=4000))

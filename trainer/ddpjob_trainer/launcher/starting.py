@@ -85,8 +85,10 @@ def begin(job: Job, now: float) -> None:
     job.began, job.reached = now, 0
     job.book.begin(now)
     job.windows.begin()
-    job.resume_step = job.restoring.plan.step if job.restoring is not None else None
-    job.passed_over, job.damages = "; ".join(job.damages), []
+    plan = job.restoring.plan if job.restoring is not None else None
+    job.resume_step = plan.step if plan is not None else None
+    job.passed_over = "; ".join([*job.damages, *(plan.given_up if plan is not None else ())])
+    job.damages = []
     job.restoring = None
     for member in job.members:
         member.running, member.done = generation, 0

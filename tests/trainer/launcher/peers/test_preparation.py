@@ -16,6 +16,7 @@ from ddpjob_api.messages import Message, Prepare, Prepared, Start
 from ddpjob_trainer import checkpoints
 from ddpjob_trainer.checkpoints import MANIFEST, OtherFormat, step_path
 from ddpjob_trainer.launcher.memory import Memory
+from ddpjob_trainer.launcher.peers import shelf
 from ddpjob_trainer.launcher.peers.preparation import Preparation
 from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf, ignore
 
@@ -108,7 +109,8 @@ def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what
         def keep(work: Coroutine[None, None, None]) -> None:
             tasks.append(asyncio.ensure_future(work))
 
-        preparation = Preparation(config, Any, say=said.append, send=lambda _message: None, keep=keep)  # type: ignore[arg-type]
+        memory: Any = SimpleNamespace(unread=set())
+        preparation = Preparation(config, memory, say=said.append, send=lambda _message: None, keep=keep)
         assert preparation.begin(start) is None
         await asyncio.sleep(0)
         assert said == [], "a slow volume does not keep the launcher from its beats"
@@ -149,7 +151,7 @@ def test_a_newer_step_that_could_not_be_read_when_it_was_told_what_is_here_is_no
     )
     assert preparation.begin(start) == tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003.unused"]
-    deleted, kept = said
+    kept, deleted = said
     assert deleted == "checkpoints of steps 4 are deleted: the training goes on from step 2"
     assert "steps 3 could not be read when it was decided that the training goes on from step 2" in kept
     assert f"step-….unused in {tmp_path}" in kept
@@ -157,3 +159,46 @@ def test_a_newer_step_that_could_not_be_read_when_it_was_told_what_is_here_is_no
     assert memory.stock()[0] == (2, 3)
     preparation.begin(start)
     assert shelf.steps() == (2,), "it was known this time"
+
+
+@pytest.mark.parametrize("resume_step", [None, 2])
+def test_a_rename_that_fails_hides_no_other_and_a_training_that_starts_anew_leaves_no_unread_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume_step: int | None
+) -> None:
+    for step in (1, 2, 3, 4, 5):
+        save(tmp_path, step)
+    config: Any = SimpleNamespace(
+        shelf=Shelf(folder=tmp_path), token=b"token", checkpoint_dir=tmp_path, restarts=0, disruptions=0
+    )
+    memory, said = Memory(config), list[str]()
+    memory.unread = {1, 3, 4}
+    rename = shelf.set_aside
+
+    def stale(path: Path, *more: str) -> Path:
+        if path == step_path(tmp_path, 3):
+            raise OSError(116, "Stale file handle")
+        return rename(path, *more)
+
+    monkeypatch.setattr(shelf, "set_aside", stale)
+    start = Start(
+        term=1,
+        generation=1,
+        master_address="here",
+        master_port=1,
+        restarts=0,
+        disruptions=0,
+        resume_step=resume_step,
+    )
+    Preparation(
+        config, memory, say=said.append, send=lambda _message: None, keep=lambda work: work.close()
+    ).begin(start)
+    names = {1: "step-00000001", 2: "step-00000002", 3: "step-00000003"}
+    if resume_step is None:
+        expected = {"step-00000001.unused", names[2], names[3], "step-00000004.unused", "step-00000005"}
+        assert "steps 1, 4 could not be read when it was decided that the training starts anew" in said[0]
+    else:
+        expected = {*names.values(), "step-00000004.unused"}
+        assert "steps 4 could not be read" in said[0]
+        assert "steps 5 are deleted" in said[1]
+    assert {path.name for path in tmp_path.iterdir()} == expected
+    assert memory.unread == set()

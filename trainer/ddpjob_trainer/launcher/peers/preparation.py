@@ -91,23 +91,25 @@ class Preparation:
     def begin(self, message: Start) -> Path | None:
         """A generation begins: returns where the step is that it goes on from."""
         self.cancel()
-        if message.resume_step is None:
-            if self.shelf.by_step:
-                self._keep(self._say_torn())
-            return None
-        with contextlib.suppress(OSError):
-            dropped, kept = self.shelf.drop_above(message.resume_step, self._memory.unread)
-            goes_on = f"the training goes on from step {message.resume_step}"
-            if dropped:
-                self._say(f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: {goes_on}")
-            if kept:
-                steps = ", ".join(map(str, kept))
-                self._say(
-                    f"checkpoints of steps {steps} could not be read when it was decided that {goes_on}; they are now "
-                    f"step-….{UNUSED} in {self.shelf.folder}, and are yours to delete"
-                )
+        step = message.resume_step
+        if not self.shelf.by_step:
+            return None if step is None else self.shelf.holder(step)
+        goes_on = "starts anew" if step is None else f"goes on from step {step}"
+        unread = {each for each in self._memory.unread if each > (step or 0)}
+        if kept := self.shelf.put_away(unread):
+            self._say(
+                f"checkpoints of steps {', '.join(map(str, kept))} could not be read when it was decided that the training "
+                f"{goes_on}; they are now step-….{UNUSED} in {self.shelf.folder}, and are yours to delete"
+            )
         self._memory.unread.clear()
-        return self.shelf.holder(message.resume_step)
+        if step is None:
+            self._keep(self._say_torn())
+            return None
+        if dropped := self.shelf.drop_above(step):
+            self._say(
+                f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: the training {goes_on}"
+            )
+        return self.shelf.holder(step)
 
     def keep_for(self, neighbour: Source | None) -> None:
         """Keep a copy of what a neighbour's script saves, while the generation runs."""

@@ -40,6 +40,8 @@ class Restoration:
     """Something is there to go on from, and not every node can have it."""
     troubles: list[str] = field(default_factory=list)
     """Why newer steps are not used, in words."""
+    given_up: list[str] = field(default_factory=list)
+    """Those of them after which an intact step was left for an older one."""
     ready: set[int] = field(default_factory=set)
     _left: list[int] = field(default_factory=list)
     _holders: set[int] = field(default_factory=set)
@@ -150,6 +152,7 @@ class Restoration:
 
     def _give_up(self, why: str) -> None:
         self.troubles.append(why)
+        self.given_up.append(why)
         self._blocked = True
         self._next()
 

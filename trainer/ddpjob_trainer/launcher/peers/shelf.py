@@ -60,6 +60,22 @@ Files = Mapping[str, Entry]
 """By path inside the item, with `/`; the one file of an item that is a file itself is called `""`."""
 
 
+def readable_steps(place: Path) -> tuple[int, ...]:
+    """Its complete steps; none where the folder cannot be listed."""
+    try:
+        return complete_steps(place)
+    except OSError:
+        return ()
+
+
+def inode(path: Path) -> int | None:
+    """Which folder has that name now."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
 def ignore(_count: int) -> None:
     """Nobody watches."""
 
@@ -145,10 +161,13 @@ class Shelf:
         for place in self.places():
             for step in named_steps(place):
                 path = step_path(place, step)
+                was = inode(path)
                 if step <= above or (lost := lost_part(path)) is None:
                     continue
                 problem = f"checkpoint {path} is damaged ({lost})"
                 if not (self.shared and place == self.folder):
+                    if inode(path) != was:
+                        continue  # the training has written that step anew meanwhile
                     try:
                         problem += f"; it is now {set_aside(path).name}"
                     except OSError as error:  # those before it are renamed, and must be told
@@ -156,27 +175,33 @@ class Shelf:
                 problems.append(f"{problem} and will not be used")
         return problems
 
-    def drop_above(self, step: int, unread: Collection[int] = ()) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Delete newer steps: they are of a history that nobody can go on with.
-
-        Those in `unread` were not known when that was decided. They are renamed to `step-….unused`: a later step of
-        the same number would be another one on every other node.
-
-        Returns:
-            The steps that are deleted, and those that are renamed.
-        """
-        dropped, kept = set[int](), set[int]()
+    def drop_above(self, step: int) -> tuple[int, ...]:
+        """Delete newer steps, which are of a history that nobody can go on with; returns those that are gone."""
+        dropped = set[int]()
         for place in self.places():
             if self.shared and place == self.folder:
                 continue  # its one writer overwrites them
-            for newer in complete_steps(place):
-                if newer > step and newer in unread and place == self.folder:
-                    set_aside(step_path(place, newer), UNUSED)
-                    kept.add(newer)
-                elif newer > step:
+            for newer in readable_steps(place):
+                if newer <= step:
+                    continue
+                with contextlib.suppress(OSError):  # the others go all the same
                     shutil.rmtree(set_aside(step_path(place, newer)), ignore_errors=True)
                     dropped.add(newer)
-        return tuple(sorted(dropped)), tuple(sorted(kept))
+        return tuple(sorted(dropped))
+
+    def put_away(self, steps: Collection[int]) -> tuple[int, ...]:
+        """Rename to `step-….unused` what is whole of these steps, and return which that are.
+
+        They were not known when it was decided what the training goes on from, and a later step of the same number
+        would be another one on every other node.
+        """
+        renamed = []
+        if self.folder is not None and not self.shared:
+            for step in sorted(set(readable_steps(self.folder)) & set(steps)):
+                with contextlib.suppress(OSError):
+                    set_aside(step_path(self.folder, step), UNUSED)
+                    renamed.append(step)
+        return tuple(renamed)
 
     # items
 

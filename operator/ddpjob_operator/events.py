@@ -44,6 +44,7 @@ def between(old: Status, new: Status) -> list[Event]:
     """What to tell about the way from one status to the next.
 
     Of a job that was unknown to run, whose coordinator was silent, it was told before; that it answers again is no event.
+    What is to be done about it is told again: it may have begun in the silence.
     """
     told = [
         Event(
@@ -65,7 +66,6 @@ def between(old: Status, new: Status) -> list[Event]:
     if (
         running
         and advised
-        and (not before or before.status != Truth.UNKNOWN)
         and (not before or (before.reason, before.message) != (running.reason, running.message))
     ):
         told.append(Event(type="Warning", reason=running.reason, message=running.message))

@@ -237,7 +237,10 @@ class Poller:
                 await self._introduce(job, coordinator)
             pause = settled if report.state is RunState.RUNNING else min(EAGER, settled)
             before, silent = self._said.get(job.uid), self.silent(job, coordinator)
-            self._said[job.uid] = Said(pod_uid=coordinator.uid, report=report, at=self._clock(), pause=pause)
+            # Not the shorter pause of a job that is yet to run: with very many, no question comes as early as that.
+            self._said[job.uid] = Said(
+                pod_uid=coordinator.uid, report=report, at=self._clock(), pause=settled
+            )
             happened = (
                 before is None
                 or before.pod_uid != coordinator.uid

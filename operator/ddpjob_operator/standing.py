@@ -95,22 +95,25 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
         put(Condition.RESTARTING, True, reason, words)
     elif runs and old.condition(Condition.RESTARTING) is not None:
         put(Condition.RESTARTING, False, Reason.TRAINING, RUNS)
-    if not runs and failure is not None and is_hung(failure, seen.report, was=was):
+    if not runs and failure is not None and is_hung(status, failure, seen.report, was=was):
         put(Condition.HUNG, True, Reason.NO_PROGRESS, failure.message)
     elif old.condition(Condition.HUNG) is not None:
         put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
     return status
 
 
-def is_hung(failure: Failure, report: JobReport | None, *, was: bool) -> bool:
+def is_hung(status: Status, failure: Failure, report: JobReport | None, *, was: bool) -> bool:
     """Whether the ranks that do not run were stopped by that failure, a hang, and have made no step since.
 
     The newest failure stays in the status when it is long over, so it alone says nothing: the coordinator knows, once it
-    has the verdict, and where it was not heard, a job whose pods are new (`was`: it ran, or starts again) has no hang.
+    has the verdict. Where it was not heard, a hang of an earlier generation is over, and so is any of a job whose pods are
+    new (`was`: it ran, or starts again).
     """
     if failure.reason is not Reason.NO_PROGRESS:
         return False
-    return was if report is None else report.hung and report.state is not RunState.STOPPING
+    if report is None:
+        return was and failure.generation >= status.generation
+    return report.hung and report.state is not RunState.STOPPING
 
 
 def training(report: JobReport | None, old: Status) -> tuple[Reason, str]:

@@ -252,6 +252,14 @@ async def test_the_poller_asks_the_coordinator_with_the_jobs_key_and_tells_of_ne
         assert said is not None
         assert said.state is RunState.RUNNING
         assert poller._said[job.uid].pause == timedelta(seconds=0.05)
+        poller._poll = timedelta(seconds=3)
+        coordinator.body = json.dumps({**report, "state": "Waiting"})
+        poller.soon(job.uid)
+        assert await asyncio.wait_for(told.get(), 30) == KEY
+        assert poller._said[job.uid].pause == timedelta(seconds=3), (
+            "asked each second, and given time as all are"
+        )
+        poller._poll, said = timedelta(seconds=0.05), poller.report(job, zero)
         assert poller.report(job, one) is None
         for body in (
             "x" * 70000, "not json", json.dumps({**report, "generation": "two"}), "[" * 60000,

@@ -213,6 +213,8 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
             item = box.get(timeout=0.2)
         except queue.Empty:
             if over and not any(reader.is_alive() for reader in readers.values()):
+                if not box.empty():
+                    continue  # said between the two looks
                 if unread is not None:
                     raise unread from None
                 return

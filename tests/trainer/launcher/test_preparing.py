@@ -99,6 +99,19 @@ def test_what_some_node_has_and_not_all_can_take_is_waited_for_in_words() -> Non
     assert sent(core.tick(12.0), Prepare)
 
 
+def test_what_is_torn_is_told_also_where_nothing_is_left_to_go_on_from() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0))
+    assert sent(core.hello(0.0, 2, hello(1)), Start)[1].resume_step is None
+    for link in (1, 2):
+        core.received(1.0, link, prepared(0, passed_over="step 8 has no state.pt"))
+    assert core.report().passed_over == "node 0: step 8 has no state.pt", "once: both see the same folder"
+    fail(core, 0, 2.0)
+    all_stopped(core, 2.1)
+    core.tick(60.0)
+    assert (core.generation, core.report().passed_over) == (2, "")
+
+
 def test_an_intact_step_that_is_left_for_an_older_one_is_told() -> None:
     core = coordinator(2)
     core.hello(0.0, 1, hello(0, checkpoints=(10, 20)))

@@ -6,7 +6,7 @@ words. Must not: begin a generation, or give up a job for a checkpoint that some
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import Prepare, Prepared, Preparing, Source
-from ddpjob_api.report import Failure, Outcome
+from ddpjob_api.report import Failure, Outcome, RunState
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
 from ddpjob_trainer.launcher.peers.restoration import Order, Restoration, Restoring
@@ -98,8 +98,15 @@ def answered(job: Job, member: Member, message: Prepared) -> None:
     """A launcher has done what it was asked, or says why it cannot."""
     member.checkpoints, member.tree = message.checkpoints, message.tree
     # Also where nobody waits for the answer any more: it is told only once. All see the same in a shared folder.
-    if message.passed_over and not any(message.passed_over in known for known in job.damages):
+    if message.passed_over and not any(
+        message.passed_over in known for known in [*job.damages, job.passed_over]
+    ):
         job.damages.append(f"node {member.node}: {message.passed_over}")
+        if (
+            job.state is RunState.RUNNING
+        ):  # it starts anew, and what nobody can go on from was looked at beside that
+            job.passed_over = "; ".join(filter(None, [job.passed_over, *job.damages]))
+            job.damages = []
     current = job.restoring
     if current is None or message.attempt != current.numbers.get(member.node):
         return

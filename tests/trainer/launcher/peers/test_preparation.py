@@ -88,11 +88,11 @@ def test_what_was_found_is_told_also_where_the_step_is_refused(
     assert "is damaged (manifest.json is missing)" in told.passed_over
 
 
-def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what_they_lost(
+def test_where_all_steps_are_torn_and_the_training_starts_anew_it_is_said_what_they_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (save(tmp_path, 3) / MANIFEST).unlink()
-    said: list[str] = []
+    said, sent = list[str](), list[Message]()
     config: Any = SimpleNamespace(shelf=Shelf(folder=tmp_path), token=b"token")
     start = Start(term=1, generation=1, master_address="here", master_port=4000, restarts=0, disruptions=0)
     torn, slow = Shelf.torn, threading.Event()
@@ -109,8 +109,8 @@ def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what
         def keep(work: Coroutine[None, None, None]) -> None:
             tasks.append(asyncio.ensure_future(work))
 
-        memory: Any = SimpleNamespace(unread=set())
-        preparation = Preparation(config, memory, say=said.append, send=lambda _message: None, keep=keep)
+        memory: Any = SimpleNamespace(unread=set(), stock=lambda: ((), ""))
+        preparation = Preparation(config, memory, say=said.append, send=sent.append, keep=keep)
         assert preparation.begin(start) is None
         await asyncio.sleep(0)
         assert said == [], "a slow volume does not keep the launcher from its beats"
@@ -120,6 +120,7 @@ def test_where_all_steps_are_torn_and_the_training_starts_anew_the_log_says_what
     asyncio.run(begun())
     (sentence,) = said
     assert "is damaged (manifest.json is missing)" in sentence
+    assert sent == [Prepared(attempt=0, passed_over=sentence, checkpoints=(), tree="")]
 
 
 def test_a_newer_step_that_could_not_be_read_when_it_was_told_what_is_here_is_not_deleted(

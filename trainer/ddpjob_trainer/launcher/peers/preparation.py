@@ -24,6 +24,8 @@ from ddpjob_trainer.launcher.peers.shelf import UNUSED, Cancelled
 from ddpjob_trainer.launcher.peers.taker import Address, NoRoom, Watch, take_step
 
 T = TypeVar("T")
+UNASKED = 0
+"""The attempt of what is told without an order; they begin at 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +127,15 @@ class Preparation:
         ).start()
 
     async def _say_torn(self) -> None:
-        """Say what the steps have lost that were here and cannot be gone on from."""
+        """Say what the steps have lost that were here and cannot be gone on from, here and to the coordinator."""
         with contextlib.suppress(OSError):
-            for problem in await in_thread(asyncio.get_running_loop(), lambda: self.shelf.torn(0)):
+            problems = await in_thread(asyncio.get_running_loop(), lambda: self.shelf.torn(0))
+            for problem in problems:
                 self._say(problem)
+            if problems:
+                steps, tree = self._memory.stock()
+                told = "; ".join(problems)[:512]
+                self._send(Prepared(attempt=UNASKED, passed_over=told, checkpoints=steps, tree=tree))
 
     async def _prepare(self, message: Prepare, watch: Watch) -> None:
         loop = asyncio.get_running_loop()

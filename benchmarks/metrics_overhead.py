@@ -1,7 +1,7 @@
 """What metrics cost a training step, and that they change none: `python -m benchmarks.metrics_overhead` (4 minutes).
 
 Interleaved blocks in one process: with our hooks, and with torch's own functions put back in their place. Each pair of
-neighbouring blocks gives one difference of mean step times (a mean, for what is done in one step of 20 counts as well),
+neighbouring blocks gives one difference of mean step times (a mean, for what is done once in many steps counts as well),
 which the machine's slower swings do not touch. Shown is the median of the differences with its 95 % interval by order
 statistics, which assumes nothing about their distribution. The same program then runs under plain python, for as many
 of the first steps as `PLAIN_PAIRS` take, and every loss is compared to the last bit.
@@ -22,9 +22,9 @@ from statistics import median
 from tests.trainer.worker.ranks import Rank, run
 
 PROGRAM = str(Path(__file__).with_name("metrics_overhead_program.py"))
-MODELS = (("tiny", 16, 100), ("small", 512, 40))
-"""Name, width, steps of a block: a multiple of 20, for the reducer is sampled once in 20 steps. It is more often where a
-step takes more than 12 ms, and once or twice more where a backward pass takes half or twice as long as the sampled."""
+MODELS = (("tiny", 16, 200), ("small", 512, 100))
+"""Name, width, steps of a block: enough for a sample of the reducer in each, which is taken once in 100 steps or in a
+quarter of a second, and once or twice more where a backward pass takes half or twice as long as the sampled."""
 PLAIN_PAIRS = 4
 LEAST_PAIRS = 6
 """The extremes of fewer do not enclose the median with 95 %."""

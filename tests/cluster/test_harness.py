@@ -277,7 +277,7 @@ def test_a_change_of_code_moves_only_the_code_layer(
     took = time.monotonic() - began
     moved = {layer: size for layer, size in provider.layers(image).items() if layer not in before}
     assert len(moved) == 1, "one layer, that of the code, is new"
-    assert sum(moved.values()) < 1_000_000
+    assert sum(moved.values()) < 2_000_000, "our code and its bytecode, and no package"
     assert took < 45, "from the change of a line to the image on both nodes"
 
 

@@ -14,7 +14,9 @@ from ddpjob_api.page import Slot
 from ddpjob_trainer.worker import Worker
 
 SAMPLE_RATE = 20
-"""One iteration in so many where they are short, and on a device, where a sample waits for it."""
+"""One iteration in so many at first, and on a device, where a sample waits for it."""
+RAREST_RATE = 100
+"""And at most in so many where iterations are short; torch's own."""
 SAMPLE_SECONDS = 0.25
 """Longer iterations are sampled more often: it costs them less, and the numbers are wanted soon."""
 MARGIN = 0.001
@@ -93,7 +95,7 @@ class Reducer:
         now = monotonic()
         if self._sampled_at:
             each = (now - self._sampled_at) / (count - self._sampled_count)
-            rate = min(SAMPLE_RATE, max(1, int(SAMPLE_SECONDS / each))) if each > 0 else SAMPLE_RATE
+            rate = min(RAREST_RATE, max(1, int(SAMPLE_SECONDS / each))) if each > 0 else RAREST_RATE
             self._sample_every(rate)
         self._sampled_at, self._sampled_count = now, count
 

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ddpjob_api.codec import render
-from ddpjob_cli import ranks
 from ddpjob_cli.explain.observation import Observation
+from ddpjob_cli.explain.speed import slow_rank, slowest_words
 from ddpjob_cli.local import words
 from ddpjob_cli.ranks import Rank
 
@@ -84,7 +84,7 @@ class RanksView:
 
     def render(self, height: int | None = None, width: int | None = None) -> RenderableType:
         job = self.job
-        slow = ranks.straggler(job.ranks) if job.efficiency is None else None
+        slow = slow_rank(job)
         told = job.efficiency.slowest_rank if job.efficiency else None
         yellow = told if told is not None else slow[0].rank if slow is not None else None
         shown = job.ranks if height is None else job.ranks[: max(4, height - MORE_LINES)]
@@ -102,9 +102,7 @@ class RanksView:
         if told is not None and job.efficiency is not None:
             parts.append(Text(job.efficiency.sentence(), style="yellow"))
         elif slow is not None:
-            rank, phase, seconds, usual = slow
-            sentence = f"rank {rank.rank} is the slowest: {phase} {milliseconds(seconds)} a step, the others {milliseconds(usual)}"
-            parts.append(Text(sentence, style="yellow"))
+            parts.append(Text(slowest_words(slow), style="yellow"))
         parts += [Text(text, style="yellow") for text in job.blind]
         return Group(*parts)
 

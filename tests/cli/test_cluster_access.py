@@ -287,3 +287,20 @@ def test_a_job_that_the_server_refuses_is_not_sent(api: ApiServer, tmp_path: Pat
         run(api, tmp_path, "submit", str(tmp_path / "train.py"))
     assert caught.value.exit_code == 86
     assert not any("configmaps" in asked.path for asked in api.asked)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "now",
+    [(404, {"kind": "Status", "message": "gone"}), (200, ended("digits-1", "p9"))],
+    ids=["gone", "replaced"],
+)
+def test_a_log_that_broke_off_ends_with_its_pod(api: ApiServer, tmp_path: Path, now: tuple[int, Any]) -> None:
+    stamp = "2026-01-01T00:00:00.200000000Z"
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, Broken(f"{stamp} [rank 1] one\n"))
+    later = f"{stamp} [rank 1] one\n{stamp} [rank 1] the successor's\n"
+    api.answers[f"{log}&sinceTime={stamp}"] = (200, later)
+    api.answers[f"GET {PODS}/digits-1"] = now
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    assert run(api, tmp_path, "logs", "digits", "-f", "--rank", "1") == "[rank 1] one\n"

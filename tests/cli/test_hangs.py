@@ -13,6 +13,7 @@ from ddpjob_api.codec import render
 from ddpjob_api.conditions import Reason
 from ddpjob_api.postmortem import LOG_MARK, PostMortem, RankKept, pack
 from ddpjob_api.report import Failure, RankView
+from ddpjob_cli.cluster.hangs import asked_since
 from ddpjob_cli.hangs import put_together
 from ddpjob_trainer.launcher.postmortems import PostMortems
 
@@ -168,3 +169,10 @@ def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(tmp_pat
         result = inside(*asked)
     assert result.returncode == 77
     assert "no pods/log for you" in result.stderr
+
+
+@pytest.mark.parametrize("at", ["", "soon", "0001-01-01T00:00:00+00:00"])
+def test_a_verdict_without_a_usable_time_has_the_whole_logs_read(at: str) -> None:
+    failure = {"reason": "NoProgress", "at": at}
+    job = {"spec": {"script": {"args": ["train.py"]}}, "status": {"lastFailure": failure}}
+    assert asked_since(job) is None

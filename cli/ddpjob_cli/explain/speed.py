@@ -18,13 +18,32 @@ STALLED_STEPS, STALLED_SECONDS = 10, 60.0
 """No step for so many usual steps, and at least so long: something is stuck."""
 
 
+Slow = tuple[ranks.Rank, str, float, float]
+"""A slow rank, in which phase it is, its seconds there in a step, and those of the others."""
+
+
+def slow_rank(seen: Observation) -> Slow | None:
+    """The rank that the others wait for by what was measured here, while no coordinator has judged.
+
+    A coordinator that names nobody has said so: means since the pods began still show who was slow once.
+    """
+    return ranks.straggler(seen.ranks) if seen.efficiency is None else None
+
+
+def slowest_words(slow: Slow) -> str:
+    rank, phase, seconds, usual = slow
+    return (
+        f"rank {rank.rank} is the slowest: {phase} {words.milliseconds(seconds)} a step, "
+        f"the others {words.milliseconds(usual)}"
+    )
+
+
 def speed(seen: Observation) -> Iterator[Finding]:
     """What makes it slow, while it runs."""
     if seen.finished or not seen.ranks:
         return
     yield from stalled(seen)
-    # A coordinator that names nobody has said so: means since the pods began still show who was slow once.
-    slow = ranks.straggler(seen.ranks) if seen.efficiency is None else None
+    slow = slow_rank(seen)
     told = seen.efficiency if seen.efficiency and seen.efficiency.slowest_rank is not None else None
     if told is not None:
         yield Finding(
@@ -34,11 +53,10 @@ def speed(seen: Observation) -> Iterator[Finding]:
             do=f"{told.advice()}; ddpjob top {seen.name} shows where its time goes",
         )
     elif slow is not None:
-        rank, phase, seconds, usual = slow
+        rank, phase, _, _ = slow
         yield Finding(
             weight=Weight.SLOWS,
-            what=f"rank {rank.rank} is the slowest: {phase} {words.milliseconds(seconds)} a step, "
-            f"the others {words.milliseconds(usual)}",
+            what=slowest_words(slow),
             where=at(rank.pod, rank.host),
             do=ADVICE[phase],
         )

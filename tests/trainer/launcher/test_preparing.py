@@ -3,7 +3,7 @@
 from tests.trainer.launcher.coordinating import all_stopped, fail, sent
 from tests.trainer.launcher.world import coordinator, hello
 
-from ddpjob_api.messages import Prepare, Prepared, Preparing, Source, Start
+from ddpjob_api.messages import Prepare, Prepared, Preparing, Source, Start, Stopped
 from ddpjob_api.report import RunState
 
 
@@ -110,6 +110,21 @@ def test_what_is_torn_is_told_also_where_nothing_is_left_to_go_on_from() -> None
     all_stopped(core, 2.1)
     core.tick(60.0)
     assert (core.generation, core.report().passed_over) == (2, "")
+
+
+def test_a_torn_step_that_stays_in_a_shared_folder_is_told_of_each_generation() -> None:
+    core = coordinator(2)
+    core.hello(0.0, 1, hello(0, checkpoints=(10,)))
+    asked = sent(core.hello(0.0, 2, hello(1, checkpoints=(10,))), Prepare)
+    for generation in (1, 2):
+        now = 60.0 * generation
+        for link, each in asked.items():
+            core.received(now, link, prepared(each.attempt, checkpoints=(10,), passed_over="step 20 is torn"))
+        assert (core.generation, core.report().passed_over) == (generation, "node 0: step 20 is torn")
+        fail(core, 0, now + 1)
+        stopped = Stopped(generation=generation, checkpoints=(10,))
+        actions = [action for link in (1, 2) for action in core.received(now + 2, link, stopped)]
+        asked = sent([*actions, *core.tick(now + 59)], Prepare)
 
 
 def test_an_intact_step_that_is_left_for_an_older_one_is_told() -> None:

@@ -98,15 +98,13 @@ def answered(job: Job, member: Member, message: Prepared) -> None:
     """A launcher has done what it was asked, or says why it cannot."""
     member.checkpoints, member.tree = message.checkpoints, message.tree
     # Also where nobody waits for the answer any more: it is told only once. All see the same in a shared folder.
-    if message.passed_over and not any(
-        message.passed_over in known for known in [*job.damages, job.passed_over]
-    ):
-        job.damages.append(f"node {member.node}: {message.passed_over}")
-        if (
-            job.state is RunState.RUNNING
-        ):  # it starts anew, and what nobody can go on from was looked at beside that
-            job.passed_over = "; ".join(filter(None, [job.passed_over, *job.damages]))
-            job.damages = []
+    words = message.passed_over
+    if words and job.state is RunState.RUNNING:
+        # It starts anew, and what nobody can go on from is looked at beside that.
+        if words not in job.passed_over:
+            job.passed_over = "; ".join(filter(None, [job.passed_over, f"node {member.node}: {words}"]))
+    elif words and not any(words in known for known in job.damages):
+        job.damages.append(f"node {member.node}: {words}")
     current = job.restoring
     if current is None or message.attempt != current.numbers.get(member.node):
         return

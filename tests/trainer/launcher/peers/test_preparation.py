@@ -203,3 +203,29 @@ def test_a_rename_that_fails_hides_no_other_and_a_training_that_starts_anew_leav
         assert "steps 5 are deleted" in said[1]
     assert {path.name for path in tmp_path.iterdir()} == expected
     assert memory.unread == set()
+
+
+def test_a_folder_in_which_nothing_can_be_looked_for_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(_shelf: Shelf, _above: int) -> list[str]:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(Shelf, "torn", stale)
+    said, sent = list[str](), list[Message]()
+    config: Any = SimpleNamespace(shelf=Shelf(folder=tmp_path), token=b"token")
+    memory: Any = SimpleNamespace(unread=set())
+    start = Start(term=1, generation=1, master_address="here", master_port=1, restarts=0, disruptions=0)
+
+    async def begun() -> None:
+        tasks: list[asyncio.Future[None]] = []
+
+        def keep(work: Coroutine[None, None, None]) -> None:
+            tasks.append(asyncio.ensure_future(work))
+
+        Preparation(config, memory, say=said.append, send=sent.append, keep=keep).begin(start)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+
+    asyncio.run(begun())
+    assert said == [f"{tmp_path}: what is torn cannot be looked for: Stale file handle"]
+    assert sent == []

@@ -101,7 +101,7 @@ class Preparation:
         if kept := self.shelf.put_away(unread):
             self._say(
                 f"checkpoints of steps {', '.join(map(str, kept))} could not be read when it was decided that the training "
-                f"{goes_on}; they are now step-….{UNUSED} in {self.shelf.folder}, and are yours to delete"
+                f"{goes_on}; they are now step-….{UNUSED} in {self.shelf.folder}, and are yours to delete, until another of that step takes its place"
             )
         self._memory.unread.clear()
         if step is None:
@@ -128,14 +128,17 @@ class Preparation:
 
     async def _say_torn(self) -> None:
         """Say what the steps have lost that were here and cannot be gone on from, here and to the coordinator."""
-        with contextlib.suppress(OSError):
+        try:
             problems = await in_thread(asyncio.get_running_loop(), lambda: self.shelf.torn(0))
             for problem in problems:
                 self._say(problem)
-            if problems:
-                steps, tree = self._memory.stock()
-                told = "; ".join(problems)[:512]
-                self._send(Prepared(attempt=UNASKED, passed_over=told, checkpoints=steps, tree=tree))
+            steps, tree = self._memory.stock()
+        except OSError as error:
+            self._say(f"{self.shelf.folder}: what is torn cannot be looked for: {error.strerror or error}")
+            return
+        if problems:
+            told = "; ".join(problems)[:512]
+            self._send(Prepared(attempt=UNASKED, passed_over=told, checkpoints=steps, tree=tree))
 
     async def _prepare(self, message: Prepare, watch: Watch) -> None:
         loop = asyncio.get_running_loop()

@@ -259,9 +259,9 @@ def decode_value(hint: Any, given: object, path: Path, limits: Limits, problems:
         if not isinstance(given, list):
             return fail(f"expected a list, found {kind_of(given)}")
         check_size(len(given), limits.min_items, limits.max_items, "item", fail)
-        item, each_limits = typing.get_args(hint)[0], Limits(max_length=limits.max_item_length)
+        item = typing.get_args(hint)[0]
         return tuple(
-            decode_value(item, each, (*path, index), each_limits, problems)
+            decode_value(item, each, (*path, index), limits.of_item, problems)
             for index, each in enumerate(given)
         )
     if isinstance(hint, type) and issubclass(hint, StrEnum):

@@ -28,6 +28,11 @@ class Limits:
     """`maxLength` of the texts in a list."""
     pattern: str | None = None
 
+    @property
+    def of_item(self) -> "Limits":
+        """Those of each item of a list."""
+        return Limits(max_length=self.max_item_length)
+
 
 def limited(
     default: Any = MISSING,

@@ -99,10 +99,12 @@ class Gate:
         if found is ACCEPTED and not there:
             restored.append(f"Service {service_name(job.key.name)}")
         due = self.secret_due(jobs)
-        if due is None or now >= due:
+        if due is None:
             self.secret_seen = now
-        if due is not None and now >= due and await tokens.restore(job):
-            restored.append(f"Secret {secret_name(job.key.name)}")
+        elif now >= due:
+            self.secret_seen = now
+            if await tokens.restore(job):
+                restored.append(f"Secret {secret_name(job.key.name)}")
         return found, restored
 
     def secret_due(self, jobs: int) -> datetime | None:

@@ -42,8 +42,8 @@ class Said:
     pod_uid: str
     report: JobReport
     at: datetime
-    pause: timedelta = EAGER
-    """After which it was to be asked again."""
+    pause: timedelta
+    """Between two questions to a coordinator whose job runs, at that time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +111,9 @@ class Poller:
         if self.report(job, coordinator) is not None:
             return self.heard(job, coordinator) is None
         first = self._first.get(job.uid)
-        asked = first is not None and coordinator is not None and first.pod_uid == coordinator.uid
-        return first is not None and asked and self._clock() - first.since > patience(first.pause)
+        if first is None or coordinator is None or first.pod_uid != coordinator.uid:
+            return False
+        return self._clock() - first.since > patience(first.pause)
 
     def soon(self, job_uid: str) -> None:
         """Something happened to the job's pods: ask at once."""

@@ -39,13 +39,9 @@ def advanced(
 
 
 def begun(job: JobView, status: Status) -> datetime:
-    """When the way began: the making of the job, or its last resumption."""
-    return resumed(status) or job.created
-
-
-def resumed(status: Status) -> datetime | None:
-    """When the job was last resumed; None for one that never was suspended."""
-    return None if status.condition(Condition.SUSPENDED) is None else moment_of(status.active_since)
+    """When the way began: the making of the job, or its last resumption where it was ever suspended."""
+    suspended = status.condition(Condition.SUSPENDED) is not None
+    return (moment_of(status.active_since) if suspended else None) or job.created
 
 
 def moment(unix: float, otherwise: datetime) -> datetime:

@@ -51,8 +51,7 @@ def cut(item: Any, limits: Limits) -> Any:
     if isinstance(item, str):
         return item[: limits.max_length]
     if isinstance(item, list):
-        each = Limits(max_length=limits.max_item_length)
-        return [cut(one, each) for one in item[: limits.max_items]]
+        return [cut(one, limits.of_item) for one in item[: limits.max_items]]
     return item
 
 

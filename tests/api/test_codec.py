@@ -163,3 +163,9 @@ def test_paths_read_as_kubernetes_writes_them() -> None:
 
 def test_a_far_name_gets_no_suggestion() -> None:
     assert nearest("zzz", ["nodes", "ddp"]) == ""
+
+
+def test_a_text_in_a_list_has_a_size() -> None:
+    assert load(InEffect, {"warnings": ["w" * 512]}).warnings == ("w" * 512,)
+    with pytest.raises(Invalid, match=r"warnings\W0"):
+        load(InEffect, {"warnings": ["w" * 513]})

@@ -323,7 +323,10 @@ async def test_jobs_that_have_ended_do_not_slow_the_questions_to_those_that_run(
     said = JobReport(
         protocol=1, name="job", state=RunState.RUNNING, term=1, generation=1, nodes_joined=2, nodes_expected=2
     )
-    poller._said = {f"uid-{n}": Said(pod_uid=f"pod-{n}", report=said, at=world.api.now) for n in range(400)}
+    poller._said = {
+        f"uid-{n}": Said(pod_uid=f"pod-{n}", report=said, at=world.api.now, pause=timedelta(seconds=1))
+        for n in range(400)
+    }
     asked = asyncio.Event()
     poller.observe = lambda result: asked.set()
     task = asyncio.create_task(poller.run())

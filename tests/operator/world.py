@@ -280,7 +280,9 @@ class World:
             job = operator.cache.entry(KEY).job
             assert job is not None
             uid = self.pod(self.live()[0])["metadata"]["uid"]
-            operator.poller._said[job.uid] = Said(pod_uid=uid, report=said, at=self.api.now)
+            operator.poller._said[job.uid] = Said(
+                pod_uid=uid, report=said, at=self.api.now, pause=operator.poller._settled
+            )
             operator.add(KEY)
         await self.settle()
 

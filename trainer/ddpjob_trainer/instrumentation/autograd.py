@@ -16,17 +16,26 @@ from ddpjob_trainer.worker import Worker
 def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
     """Patch `torch.autograd`."""
     original, torch = module.backward, module.torch
-    begins = guard.measuring(clock.backward_begins)
     inside = False
 
-    @guard.measuring
+    def began() -> None:
+        try:
+            clock.backward_begins()
+        except Exception as error:
+            if not guard.ours(error):
+                raise
+
     def ended(root: Any) -> None:
         """A backward pass is over; `root` is None where it failed."""
-        clock.backward_ends()
-        if worker.steps_owned:
-            return
-        if getattr(root, "is_cpu", False) and root.numel() == 1 and root.is_floating_point():
-            clock.put_loss(root.item())
+        try:
+            clock.backward_ends()
+            if worker.steps_owned or not isinstance(root, torch.Tensor):
+                return
+            if root.is_cpu and root.numel() == 1 and root.is_floating_point():
+                clock.put_loss(root.item())
+        except Exception as error:
+            if not guard.ours(error):
+                raise
 
     @transparent
     @functools.wraps(original)
@@ -40,13 +49,14 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
         if clock.unseen_step is not None:
             clock.catch_up()
         inside, root = True, None
-        begins()
+        began()
         try:
             result = original(*args, **kwargs)
             root = args[0] if args else kwargs.get("tensors")
         finally:
             inside = False
-            ended(root)
+            if worker.measured:
+                ended(root)
         return result
 
     module.backward = backward

@@ -33,12 +33,7 @@ STEP, GENERATION_STEPS, LAST_STEP_AT = int(Slot.STEP), int(Slot.GENERATION_STEPS
 STEP_SECONDS, FIRST_STEP_AT = int(Slot.STEP_SECONDS), int(Slot.FIRST_STEP_AT)
 MICRO_BATCHES, MICRO_BATCHES_SYNCED = int(Slot.MICRO_BATCHES), int(Slot.MICRO_BATCHES_SYNCED)
 BACKWARDS, ACCUMULATION = int(Slot.BACKWARDS), int(Slot.OBSERVED_ACCUMULATION)
-SAMPLES, TOKENS, LOSS, LEARNING_RATE = (
-    int(Slot.SAMPLES),
-    int(Slot.TOKENS),
-    int(Slot.LOSS),
-    int(Slot.LEARNING_RATE),
-)
+LOSS, LEARNING_RATE = int(Slot.LOSS), int(Slot.LEARNING_RATE)
 UNMEASURED = int(Slot.UNMEASURED)
 DATA_SECONDS, OTHER_SECONDS = int(Slot.DATA_SECONDS), int(Slot.OTHER_SECONDS)
 COMM_EXPOSED_SECONDS, STEP_DURATIONS = int(Slot.COMM_EXPOSED_SECONDS), int(Slot.STEP_DURATIONS)
@@ -150,11 +145,6 @@ class Clock:
         """A forward pass without gradients begins."""
         if self._phase != EVALUATION:
             self._enter(EVALUATION, DATA_SECONDS)
-
-    def count_samples(self, samples: int, tokens: int) -> None:
-        if not self._worker.steps_owned:
-            self._slots[SAMPLES] += samples
-            self._slots[TOKENS] += tokens
 
     def backward_begins(self) -> None:
         self._backward_began = self._enter(BACKWARD, OTHER_SECONDS)

@@ -20,6 +20,7 @@ from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
 SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
+SAMPLES, TOKENS = int(Slot.SAMPLES), int(Slot.TOKENS)
 ALLOCATED, RESERVED = int(Slot.DEVICE_ALLOCATED_BYTES), int(Slot.DEVICE_RESERVED_BYTES)
 UNUSED_AFTER = 5
 """Iterations after which findUnusedParameters has shown whether it is needed."""
@@ -100,49 +101,58 @@ def patch(
             return original_forward(self, *inputs, **kwargs)
         if clock.unseen_step is not None:
             clock.catch_up()
-        state = before(self, inputs, kwargs)
+        state = before(self, inputs, kwargs) if worker.measured else None
         if state is None:
             return original_forward(self, *inputs, **kwargs)
         began = monotonic() if state.meets else 0.0
         result = original_forward(self, *inputs, **kwargs)
-        if state.synced or state.meets or not state.rebuilt:
+        if worker.measured and (state.synced or state.meets or not state.rebuilt):
             after(self, state, began)
         return result
 
-    @guard.measuring
     def before(model: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched | None:
         """A forward pass begins; None where nothing is to be read afterwards."""
         try:
-            state = watched[id(model)]
-        except KeyError:
-            state = watch(model)  # a copied or unpickled one never ran __init__
-        if state is None:
+            state = watched[id(model)] if id(model) in watched else watch(model)
+            if state is None:
+                return None
+            if not grad_enabled():
+                clock.evaluate()
+                return None
+            if not model.require_backward_grad_sync and model.static_graph and first_window(state):
+                # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
+                model.require_backward_grad_sync = True
+            state.synced = model.require_backward_grad_sync
+            clock.forward(synced=state.synced, share=state.reducer.exposed_share)
+            slots[SEQUENCE] = effect.collective_sequence()
+            if not worker.steps_owned:
+                count_samples(inputs, kwargs)
+            return state
+        except Exception as error:
+            if not guard.ours(error):
+                raise
             return None
-        if not grad_enabled():
-            clock.evaluate()
-            return None
-        if not model.require_backward_grad_sync and model.static_graph and first_window(state):
-            # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
-            model.require_backward_grad_sync = True
-        state.synced = model.require_backward_grad_sync
-        clock.forward(synced=state.synced, share=state.reducer.exposed_share)
-        slots[SEQUENCE] = effect.collective_sequence()
-        count_samples(inputs, kwargs)
-        return state
 
-    @guard.measuring
     def after(model: Any, state: Watched, began: float) -> None:
         """What torch has written and done in `_pre_forward`."""
-        if state.meets and model.require_forward_param_sync:
-            clock.waited(monotonic() - began)
-        if state.synced and state.reducer.prepared(clock.backward_seconds):
-            if model.device_type == "cuda":
-                slots[ALLOCATED], slots[RESERVED] = memory.memory_allocated(), memory.memory_reserved()
-            if not state.asked_unused:
-                ask_unused(model, state)
-        if not state.rebuilt and model._has_rebuilt_buckets:
-            state.rebuilt = True
-            effect.publish()
+        try:
+            if state.meets and model.require_forward_param_sync:
+                clock.waited(monotonic() - began)
+            if state.synced and state.reducer.prepared(clock.backward_seconds):
+                read_sample(model, state)
+            if not state.rebuilt and model._has_rebuilt_buckets:
+                state.rebuilt = True
+                effect.publish()
+        except Exception as error:
+            if not guard.ours(error):
+                raise
+
+    def read_sample(model: Any, state: Watched) -> None:
+        """Torch has just written one: a moment to look at what is dear to ask."""
+        if model.device_type == "cuda":
+            slots[ALLOCATED], slots[RESERVED] = memory.memory_allocated(), memory.memory_reserved()
+        if not state.asked_unused:
+            ask_unused(model, state)
 
     def first_window(state: Watched) -> bool:
         """Whether no optimizer step has been made since this model began."""
@@ -161,12 +171,17 @@ def patch(
 
     def count_samples(inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples: the first dimension of the first tensor. Tokens: the elements of a matrix of whole numbers."""
-        found = first_tensor(inputs, tensor) if inputs else first_tensor(kwargs.values(), tensor)
-        dims = found.dim() if found is not None else 0
-        if dims:
-            samples = found.size(0)
-            tokens = found.numel() if dims == 2 and not found.is_floating_point() else 0
-            clock.count_samples(samples, tokens)
+        if inputs and isinstance(inputs[0], tensor):
+            found = inputs[0]
+        else:
+            found = first_tensor(inputs or kwargs.values(), tensor)
+            if found is None:
+                return
+        shape = found.shape
+        if shape:
+            slots[SAMPLES] += shape[0]
+            if len(shape) == 2 and not found.is_floating_point():
+                slots[TOKENS] += shape[0] * shape[1]
 
     @guard.setting
     def learn_hook(model: Any, hook: Any) -> None:

@@ -35,7 +35,7 @@ class Guard:
         """`hook`, until a part of ours has failed."""
         worker = self._worker
 
-        # Written out here and below: each training step passes through this a few times.
+        # Written out here and below, and once more in what every training step passes (`ours`): a call less.
         @functools.wraps(hook)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
             if not worker.measured:
@@ -43,9 +43,8 @@ class Guard:
             try:
                 return hook(*args, **kwargs)
             except Exception as error:
-                if not_ours(error):
+                if not self.ours(error):
                     raise
-                self.failed(error)
                 return None
 
         return guarded
@@ -61,18 +60,22 @@ class Guard:
             try:
                 return hook(*args, **kwargs)
             except Exception as error:
-                if not_ours(error):
+                if not self.ours(error):
                     raise
-                self.failed(error)
                 return None
 
         return guarded
 
-    def failed(self, error: Exception) -> None:
-        """Stand aside from now on, and say so the first time."""
+    def ours(self, error: Exception) -> bool:
+        """Stand aside from now on, and say so the first time; False where a refusal or a lost peer is to be raised."""
+        if isinstance(error, Refused) or error_file.peer_gone(error):
+            return False
+        if self._worker.measured:
+            self._stand_aside(error)
+        return True
+
+    def _stand_aside(self, error: Exception) -> None:
         worker = self._worker
-        if not worker.measured:
-            return
         worker.measured = False
         # Its steps do not move on the page any more: that is no hang.
         worker.page[Slot.UNMEASURED] = 1
@@ -86,8 +89,3 @@ class Guard:
             worker.speak(f"warning: {sentence}")
         with contextlib.suppress(Exception):
             self._notices.warn(sentence)
-
-
-def not_ours(error: Exception) -> bool:
-    """A refusal, or a lost peer."""
-    return isinstance(error, Refused) or error_file.peer_gone(error)

@@ -26,14 +26,21 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
     """Register with `torch.optim.optimizer`."""
     slots = worker.page.slots
     torch = module.torch
-    begins = guard.measuring(clock.step_begins)
+
+    def begins() -> None:
+        try:
+            clock.step_begins()
+        except Exception as error:
+            if not guard.ours(error):
+                raise
 
     @transparent
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_dynamo_compiling():
             if clock.unseen_step is not None:
                 clock.catch_up()
-            begins()
+            if worker.measured:
+                begins()
 
     def count(optimizer: Any) -> bool:
         """Whether a step of the training is done."""
@@ -54,20 +61,24 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
         if clock.steps == 1 and worker.imports_file is not None:
             learn_imports(worker.imports_file)
 
-    @guard.measuring
     def finished(optimizer: Any) -> bool:
         """Count a step; whether all ranks end after it."""
-        return count(optimizer) and clock.asked_to_stop()
+        try:
+            return count(optimizer) and clock.asked_to_stop()
+        except Exception as error:
+            if not guard.ours(error):
+                raise
+            return False
 
     @transparent
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if torch.compiler.is_dynamo_compiling():
             clock.unseen_step = optimizer  # each time that the compiled code has run
-        elif finished(optimizer):
+        elif worker.measured and finished(optimizer):
             clock.stop()  # the program's own callbacks run here: what they raise is the program's
 
     def stepped(optimizer: Any) -> None:
-        if finished(optimizer):
+        if worker.measured and finished(optimizer):
             clock.stop()
 
     @guard.measuring

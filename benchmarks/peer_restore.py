@@ -18,7 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddpjob_trainer.checkpoints import Fence, Position, step_path, write_step
+from ddpjob_trainer.checkpoint_writing import write_step
+from ddpjob_trainer.checkpoints import Position, step_path
+from ddpjob_trainer.fence import Fence
 from ddpjob_trainer.launcher.peers.giver import Giver
 from ddpjob_trainer.launcher.peers.shelf import Shelf
 from ddpjob_trainer.launcher.peers.taker import Address, Watch, take_step

@@ -1,11 +1,10 @@
-"""Checkpoints as directories: which are complete, how one is written, how one is opened.
+"""Checkpoints as directories: which are complete, what is wrong with one, how one is opened.
 
-`<directory>/step-00000040/` is complete if and only if it exists under that name. It is written as
-`step-00000040.tmp-<pid>` beside it, every file fsynced, `manifest.json` (sizes, SHA-256, position) last, then renamed,
-and the directory fsynced. A writer with an older term than the coordinator's renames nothing.
+`<directory>/step-00000040/` is complete if and only if it exists under that name: it gets the name when all is in it
+(`checkpoint_writing.py`). Its `manifest.json` has sizes, SHA-256 and the position.
 
 Why apart: the launcher lists checkpoints without torch, and what makes a checkpoint whole does not depend on what is
-in it. Must not: import torch, or know what the files mean.
+in it. Must not: import torch, know what the files mean, or write one.
 """
 
 import hashlib
@@ -13,11 +12,9 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
 
 from ddpjob_trainer.errors import CheckpointDamaged
 
@@ -69,66 +66,8 @@ class Manifest:
         return sum(file.size_bytes for file in self.files.values())
 
 
-class Fenced(Exception):
-    """A newer coordinator is in charge: this writer belongs to the past and leaves no checkpoint."""
-
-
 class OtherFormat(ValueError):
     """The manifest of a trainer older or newer than this one, which may well be whole."""
-
-
-class Writable(Protocol):
-    """What a file's content is written to."""
-
-    def write(self, data: bytes, /) -> int: ...
-    def flush(self) -> None: ...
-
-
-Content = Callable[[Writable], None]
-"""Writes one file's content."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fence:
-    """Keeps a writer of an older term from publishing."""
-
-    term: int = 0
-    files: tuple[Path, ...] = ()
-    """Files that hold the highest term seen: the launcher's, and in a shared directory the one beside the steps."""
-    raised: Path | None = None
-    """The one of them that this writer raises to its own term."""
-
-    def check(self) -> None:
-        """Return if this writer may publish.
-
-        Raises:
-            Fenced: a higher term has been seen.
-        """
-        for path in self.files:
-            seen = read_term(path)
-            if seen > self.term:
-                raise Fenced(f"term {seen} has taken over from term {self.term} ({path})")
-        self.take_over()
-
-    def take_over(self) -> None:
-        """From now on, writers of an older term publish nothing in the shared directory.
-
-        Raises:
-            OSError: the term cannot be written.
-        """
-        if self.raised is not None and read_term(self.raised) < self.term:
-            self.raised.parent.mkdir(parents=True, exist_ok=True)
-            beside = self.raised.with_name(f"{self.raised.name}.tmp-{os.getpid()}")
-            beside.write_text(str(self.term))
-            beside.replace(self.raised)
-
-
-def read_term(path: Path) -> int:
-    """The term in a file; 0 where there is none."""
-    try:
-        return int(path.read_text().strip() or 0)
-    except (FileNotFoundError, ValueError):
-        return 0
 
 
 def step_path(directory: Path, step: int) -> Path:
@@ -298,122 +237,3 @@ def set_aside(path: Path, why: str = "damaged") -> Path:
     except FileNotFoundError:
         pass
     return aside
-
-
-def write_step(
-    directory: Path,
-    position: Position,
-    contents: Mapping[str, Content],
-    *,
-    entrypoint: str = "",
-    fence: Fence | None = None,
-) -> Manifest:
-    """Write a checkpoint so that it is there whole or not at all.
-
-    Raises:
-        OSError: the disk is full or broken; nothing is left behind.
-        Fenced: a newer coordinator is in charge; nothing is left behind.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    final = step_path(directory, position.step)
-    beside = final.with_name(f"{final.name}.tmp-{os.getpid()}")
-    fence = fence or Fence()
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        files = {name: write_file(beside / name, content) for name, content in contents.items()}
-        manifest = Manifest(
-            position=position, files=files, entrypoint=entrypoint, term=fence.term, written_at=time.time()
-        )
-        document = json.dumps(asdict(manifest), indent=1).encode()
-        write_file(beside / MANIFEST, lambda stream: cast("None", stream.write(document)))
-        sync_directory(beside)
-        fence.check()
-        replace_directory(beside, final)
-        sync_directory(directory)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    return manifest
-
-
-def write_file(path: Path, content: Content) -> File:
-    with path.open("wb") as stream:
-        hashed = Hashed(stream)
-        content(hashed)
-        if hashed.error is not None:
-            raise hashed.error
-        stream.flush()
-        os.fsync(stream.fileno())
-    return File(size_bytes=hashed.size_bytes, sha256=hashed.digest.hexdigest())
-
-
-class Hashed:
-    """A stream that knows the size and hash of what went through.
-
-    A failed write is kept and raised once the writer is done: torch.save writes from C++, where an exception in the
-    middle ends the process (`std::terminate` in the archive's destructor) instead of reaching Python.
-    """
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        self.digest = hashlib.sha256()
-        self.size_bytes = 0
-        self.error: OSError | None = None
-
-    def write(self, data: bytes, /) -> int:
-        length = memoryview(data).nbytes
-        if self.error is None:
-            try:
-                self.stream.write(data)
-            except OSError as error:
-                self.error = error
-            self.digest.update(data)
-            self.size_bytes += length
-        return length
-
-    def flush(self) -> None:
-        """The file is flushed and synced once, at its end."""
-
-
-def replace_directory(source: Path, target: Path) -> None:
-    """Rename; a checkpoint of the same step from before a restart gives way."""
-    if not target.exists():
-        source.rename(target)
-        return
-    old = target.with_name(f"{target.name}.tmp-{os.getpid()}-old")
-    shutil.rmtree(old, ignore_errors=True)
-    target.rename(old)
-    source.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def prune(directory: Path, *, newest: int, keep: int) -> tuple[int, ...]:
-    """Delete all but the `keep` newest checkpoints up to step `newest`; returns the steps deleted.
-
-    Steps above `newest` are another history's (the nodes agreed on an older one) and are left to be overwritten.
-    """
-    old = [step for step in complete_steps(directory) if step <= newest][:-keep]
-    for step in old:
-        # First out of sight, so that no reader meets half of it.
-        gone = step_path(directory, step).with_name(f"step-{step:08d}.tmp-{os.getpid()}-old")
-        step_path(directory, step).rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
-    return tuple(old)
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Delete what dead writers left. A directory has one writer at a time, so whoever starts finds only the dead."""
-    if directory.is_dir():
-        for path in directory.glob("*.tmp-*"):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)

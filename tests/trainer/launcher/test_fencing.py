@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from tests.trainer.launcher.coordinating import all_stopped, fail, running, sent
 from tests.trainer.launcher.world import coordinator, hello
+from tests.trainer.steps import position
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import Finish, Pause, Prepare, Start, Stop, StopAt, Stopped, Welcome
 from ddpjob_api.names import LauncherEnv
 from ddpjob_api.report import Outcome, TerminationMessage
-from ddpjob_trainer.checkpoints import Fence, Fenced, Position, complete_steps, write_step
+from ddpjob_trainer.checkpoint_writing import write_step
+from ddpjob_trainer.checkpoints import complete_steps
+from ddpjob_trainer.fence import Fence, Fenced
 from ddpjob_trainer.launcher import crew
 from ddpjob_trainer.launcher.actions import Refuse
 from ddpjob_trainer.launcher.children import Process
@@ -136,9 +139,6 @@ def test_a_save_that_is_under_way_when_another_term_begins_is_not_kept(tmp_path:
     folder.mkdir()
     beside = folder / "term" if shared else None
     files = (mine,) if beside is None else (mine, beside)
-    position = Position(
-        step=10, epoch=0, samples_consumed=80, global_batch_size=8, world_size=2, dataset_size=800, seed=0
-    )
 
     def content(stream: Any) -> None:
         stream.write(b"half")
@@ -148,7 +148,9 @@ def test_a_save_that_is_under_way_when_another_term_begins_is_not_kept(tmp_path:
             mine.write_text("2")
 
     with pytest.raises(Fenced, match="term 2 has taken over from term 1"):
-        write_step(folder, position, {"state.pt": content}, fence=Fence(term=1, files=files, raised=beside))
+        write_step(
+            folder, position(10), {"state.pt": content}, fence=Fence(term=1, files=files, raised=beside)
+        )
     assert complete_steps(folder) == ()
     assert not [path for path in folder.iterdir() if path.is_dir()]
 

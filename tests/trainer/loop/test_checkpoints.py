@@ -5,31 +5,15 @@ import json
 import os
 
 import pytest
+from tests.trainer.steps import position
 
 from ddpjob_trainer import checkpoints
-from ddpjob_trainer.checkpoints import (
-    MANIFEST,
-    Fence,
-    Fenced,
-    OtherFormat,
-    Position,
-    complete_steps,
-    open_step,
-    prune,
-    read_term,
-    remove_leftovers,
-    step_path,
-    write_step,
-)
+from ddpjob_trainer.checkpoint_writing import prune, remove_leftovers, write_step
+from ddpjob_trainer.checkpoints import MANIFEST, OtherFormat, complete_steps, open_step, step_path
 from ddpjob_trainer.errors import CheckpointDamaged
+from ddpjob_trainer.fence import Fence, Fenced, read_term
 
 CONTENT = b"weights" * 1000
-
-
-def position(step):
-    return Position(
-        step=step, epoch=0, samples_consumed=8, global_batch_size=8, world_size=2, dataset_size=64, seed=0
-    )
 
 
 def write(directory, step, content=CONTENT, **options):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.trainer.loop.test_checkpoints import position
+from tests.trainer.steps import position
 
 from ddpjob_api.spec import Checkpoint, Task
 from ddpjob_trainer.checkpoints import complete_steps

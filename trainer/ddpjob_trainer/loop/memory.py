@@ -10,14 +10,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddpjob_trainer.checkpoints import (
-    Content,
-    Fenced,
-    Position,
-    prune,
-    remove_leftovers,
-    write_step,
-)
+from ddpjob_trainer.checkpoint_writing import Content, prune, remove_leftovers, write_step
+from ddpjob_trainer.checkpoints import Position
+from ddpjob_trainer.fence import Fenced
 from ddpjob_trainer.loop.board import say
 from ddpjob_trainer.loop.told import Told
 

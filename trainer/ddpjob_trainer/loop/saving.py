@@ -1,6 +1,6 @@
 """The state of a training as the contents of a checkpoint, and back.
 
-Why apart: the loop says when, `checkpoints.py` says how a directory becomes whole, and this says what is in it: the
+Why apart: the loop says when, `checkpoint_writing.py` how a directory becomes whole, and this says what is in it: the
 plain model, optimizer, schedule, loss scale. No random state: everything random is derived from the seed and the
 position. Must not: let a full disk end a training.
 """
@@ -16,19 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ddpjob_api.page import Fact, Slot
-from ddpjob_trainer.checkpoints import (
-    Fenced,
-    Manifest,
-    OtherFormat,
-    Position,
-    Writable,
-    complete_steps,
-    open_step,
-    prune,
-    remove_leftovers,
-    write_step,
-)
+from ddpjob_trainer.checkpoint_writing import Writable, prune, remove_leftovers, write_step
+from ddpjob_trainer.checkpoints import Manifest, OtherFormat, Position, complete_steps, open_step
 from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.fence import Fenced
 from ddpjob_trainer.loop.agreement import from_all, total
 from ddpjob_trainer.loop.board import Board, say
 from ddpjob_trainer.loop.memory import MemoryCopies

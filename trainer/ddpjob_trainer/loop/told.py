@@ -14,8 +14,8 @@ from ddpjob_api.codec import Invalid, load
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.plan import Plan
 from ddpjob_api.spec import DDP, Backend, Checkpoint, Spec, Task
-from ddpjob_trainer.checkpoints import Fence
 from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.fence import Fence
 
 T = TypeVar("T")
 

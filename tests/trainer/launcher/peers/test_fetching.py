@@ -10,17 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.trainer.steps import CONTENT, save
 
-from ddpjob_trainer.checkpoints import (
-    MANIFEST,
-    Fence,
-    Fenced,
-    Position,
-    complete_steps,
-    open_step,
-    step_path,
-    write_step,
-)
+from ddpjob_trainer.checkpoints import MANIFEST, complete_steps, open_step
+from ddpjob_trainer.fence import Fence, Fenced
 from ddpjob_trainer.launcher.peers import taker
 from ddpjob_trainer.launcher.peers.channel import Broken, Channel
 from ddpjob_trainer.launcher.peers.giver import Giver
@@ -28,15 +21,6 @@ from ddpjob_trainer.launcher.peers.shelf import OWN, Cancelled, NotHere, Shelf, 
 from ddpjob_trainer.launcher.peers.taker import Address, NoRoom, Source, Watch, entries, take_step
 
 TOKEN = b"the token of this job"
-CONTENT = os.urandom(3 << 20) + b"end"
-
-
-def save(folder: Path, step: int, content: bytes = CONTENT) -> Path:
-    position = Position(
-        step=step, epoch=0, samples_consumed=8, global_batch_size=8, world_size=2, dataset_size=64, seed=0
-    )
-    write_step(folder, position, {"state.pt": lambda stream: stream.write(content)})  # type: ignore[dict-item]
-    return step_path(folder, step)
 
 
 @pytest.fixture

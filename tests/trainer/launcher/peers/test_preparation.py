@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.trainer.launcher.peers.test_fetching import save
+from tests.trainer.steps import save
 
 from ddpjob_api.messages import Message, Prepare, Prepared, Start
 from ddpjob_trainer import checkpoints

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.trainer.launcher.peers.test_fetching import CONTENT, save
+from tests.trainer.steps import CONTENT, save
 
 from ddpjob_trainer import checkpoints
 from ddpjob_trainer.checkpoints import MANIFEST, open_step, step_path

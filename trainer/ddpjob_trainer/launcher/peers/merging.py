@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ddpjob_trainer.checkpoints import sync_directory
+from ddpjob_trainer.checkpoint_writing import sync_directory
 from ddpjob_trainer.launcher.peers.channel import Broken
 from ddpjob_trainer.launcher.peers.shelf import KEPT_FOLDER, OWN, Cancelled, NotHere, Shelf, inside_parts
 from ddpjob_trainer.launcher.peers.taker import (

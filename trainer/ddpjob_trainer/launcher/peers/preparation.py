@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddpjob_api.messages import BEAT_SECONDS, Message, Prepare, Prepared, Preparing, Source, Start, Unable
-from ddpjob_trainer.checkpoints import Fence, Fenced, OtherFormat, read_manifest, step_path
+from ddpjob_trainer.checkpoints import OtherFormat, read_manifest, step_path
+from ddpjob_trainer.fence import Fence, Fenced
 from ddpjob_trainer.files import term_file
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.memory import Memory

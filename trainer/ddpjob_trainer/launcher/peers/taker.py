@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpjob_trainer.checkpoints import MANIFEST, Fence, read_manifest, replace_directory, sync_directory
+from ddpjob_trainer.checkpoint_writing import replace_directory, sync_directory
+from ddpjob_trainer.checkpoints import MANIFEST, read_manifest
+from ddpjob_trainer.fence import Fence
 from ddpjob_trainer.launcher.peers.channel import Broken, Channel
 from ddpjob_trainer.launcher.peers.shelf import (
     MAX_FILES,

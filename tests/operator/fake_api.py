@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ddpjob_operator.client import Answer
+from ddpjob_operator.errors import Unavailable
 
 Body = dict[str, Any]
 PLURALS = {"ddpjobs": "DDPJob", "pods": "Pod", "services": "Service", "secrets": "Secret", "events": "Event",
@@ -287,3 +288,8 @@ def last_words(outcome: str, code: int, node: int, **more: Any) -> str:
              "restarts": 0, "disruptions": 0, **more}  # fmt: skip
     words["exitCode"] = words.pop("exit_code")
     return json.dumps(words)
+
+
+async def no_answer(method: str, path: str, query: Mapping[str, str], body: Any, content_type: str) -> Answer:
+    """The transport of a `Client` that reaches nobody."""
+    raise Unavailable(status=503, reason="NoConnection", message="no route")

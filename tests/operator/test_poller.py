@@ -1,187 +1,25 @@
-"""Queue, cache, client, poller and health: each by itself, against real loops and real HTTP."""
+"""Questions to coordinators, over real HTTP."""
 
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
-from tests.operator.fake_api import FakeApi, failure
+from tests.operator.fake_api import no_answer
 from tests.operator.world import KEY, World
 
 from ddpjob_api.messages import status_key
 from ddpjob_api.report import JobReport, RunState
-from ddpjob_operator import client as client_module
 from ddpjob_operator.cache import Cache
-from ddpjob_operator.client import DDPJOBS, PODS, Answer, Client, Limiter
-from ddpjob_operator.errors import (
-    AlreadyExists,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Unavailable,
-    error_of,
-)
-from ddpjob_operator.handlers import kopf_settings
-from ddpjob_operator.health import Health, Metrics
+from ddpjob_operator.client import Client
 from ddpjob_operator.observe import job_of, pod_of
 from ddpjob_operator.poller import Asked, Poller, Said
-from ddpjob_operator.queue import Queue
-from ddpjob_operator.release import release
 from ddpjob_operator.tokens import Tokens
 
 pytestmark = pytest.mark.timeout(60)
-
-
-async def test_a_key_is_worked_on_by_one_worker_and_once_more_if_it_was_added_meanwhile() -> None:
-    going, most, calls = 0, 0, []
-    hold, begun = asyncio.Event(), asyncio.Event()
-
-    async def work(key: str) -> None:
-        nonlocal going, most
-        going += 1
-        most = max(most, going)
-        calls.append(key)
-        begun.set()
-        await hold.wait()
-        going -= 1
-
-    queue: Queue[str] = Queue(work, workers=4)
-    queue.start()
-    queue.add("a")
-    queue.add("a")
-    await asyncio.wait_for(begun.wait(), 30)
-    for _ in range(5):
-        queue.add("a")
-    assert queue.depth == 1
-    hold.set()
-    await queue.idle()
-    await queue.stop()
-    assert (calls, most) == (["a", "a"], 1)
-
-
-async def test_a_failure_is_tried_again_later_and_reported() -> None:
-    failures, done = [], asyncio.Event()
-
-    async def work(key: str) -> None:
-        if len(failures) < 2:
-            raise ValueError(key)
-        done.set()
-
-    queue: Queue[str] = Queue(work, workers=1)
-    queue.failed = lambda key, error: failures.append(str(error))
-    queue.start()
-    queue.add("a")
-    await asyncio.wait_for(done.wait(), 30)
-    await queue.stop()
-    assert failures == ["a", "a"]
-
-
-async def test_the_earliest_of_two_times_wins_and_work_may_ask_for_another() -> None:
-    seen: list[float] = []
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-
-    async def work(key: str) -> float | None:
-        seen.append(loop.time())
-        if len(seen) == 2:
-            done.set()
-            return None
-        return 0.01
-
-    queue: Queue[str] = Queue(work, workers=1)
-    queue.start()
-    queue.add_after("a", 3600)
-    queue.add_after("a", 0.01)
-    queue.add_after("a", 7200)
-    await asyncio.wait_for(done.wait(), 30)
-    assert queue.oldest_seconds == 0.0
-    await queue.stop()
-
-
-async def test_old_news_does_not_replace_new_and_the_dead_do_not_come_back() -> None:
-    world = await World().start()
-    await world.apply()
-    cache, body = Cache(), world.pod("train-0")
-
-    def seen(version: int) -> Any:
-        return pod_of({**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}})
-
-    assert cache.put_pod(seen(5))
-    assert not cache.put_pod(seen(4))
-    assert not cache.put_pod(seen(5))
-    assert cache.settle([], before=4) == []
-    assert cache.settle([], before=5) == [KEY]
-    assert not cache.put_pod(seen(6))
-    assert cache.keys() == []
-
-
-@pytest.mark.parametrize(
-    ("status", "reason", "kind"),
-    [
-        (404, "NotFound", NotFound), (409, "AlreadyExists", AlreadyExists), (409, "Conflict", Conflict),
-        (403, "Forbidden", Forbidden), (422, "Invalid", Invalid), (400, "BadRequest", Invalid),
-        (429, "TooManyRequests", Unavailable), (503, "", Unavailable),
-    ],
-)  # fmt: skip
-def test_answers_become_errors(status: int, reason: str, kind: type[Exception]) -> None:
-    error = error_of(status, {"reason": reason, "message": "words"})
-    assert type(error) is kind
-    assert error.message == "words"
-
-
-async def test_a_server_that_is_busy_is_asked_again_when_it_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    monkeypatch.setattr(client_module.asyncio, "sleep", sleep)
-    api = FakeApi()
-    busy = [failure(429, "TooManyRequests", "busy", retry_after=7.0), failure(429, "TooManyRequests", "busy")]
-    api.before = lambda method, path: busy.pop(0) if busy else None
-    seen: list[tuple[str, int]] = []
-    client = Client(api, manager="m")
-    client.observe = lambda verb, resource, status, seconds: seen.append((verb, status))
-    assert await client.list(PODS, None) == []
-    assert 7.0 <= slept[0] <= 9.0
-    assert slept[1] >= 1.0
-    assert seen == [("LIST", 429), ("LIST", 429), ("LIST", 200)]
-
-
-async def test_lists_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "PAGE", 3)
-    api = FakeApi()
-    for n in range(8):
-        api.create("pods", "ns", {"metadata": {"name": f"p{n}"}, "spec": {}})
-    assert len(await Client(api, manager="m").list(PODS, "ns")) == 8
-    assert len(api.requests) == 3
-
-
-async def test_a_status_write_on_an_old_version_is_a_conflict() -> None:
-    world = await World().start()
-    await world.apply()
-    with pytest.raises(Conflict):
-        await world.operator.client.write_status(DDPJOBS, "ns", "train", resource_version="1", status={})
-
-
-async def test_the_limiter_lets_a_burst_through_and_then_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        slept.append(seconds)
-
-    monkeypatch.setattr(client_module.asyncio, "sleep", sleep)
-    monkeypatch.setattr(client_module.time, "monotonic", lambda: 0.0)
-    limiter = Limiter(rate=10.0, burst=2)
-    for _ in range(4):
-        await limiter.take()
-    assert slept == [pytest.approx(0.1), pytest.approx(0.2)]
 
 
 class Coordinator:
@@ -369,61 +207,3 @@ async def test_a_coordinator_is_silent_by_the_pace_it_was_asked_at(pause: int, s
         assert not poller.silent(entry.job, zero)
         world.api.now += timedelta(seconds=1)
         assert poller.silent(entry.job, zero)
-
-
-async def test_health_speaks_of_syncs_and_stuck_jobs() -> None:
-    oldest = 0.0
-    metrics = Metrics()
-    health = Health(
-        metrics, resync=timedelta(minutes=10), oldest_seconds=lambda: oldest, refresh=lambda: None
-    )
-    port = await health.start("127.0.0.1", 0)
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
-
-            async def get(path: str) -> tuple[int, str]:
-                async with session.get(path) as answer:
-                    return answer.status, await answer.text()
-
-            assert (await get("/readyz"))[0] == 503
-            assert await get("/healthz") == (200, "ok")
-            health.synced()
-            assert await get("/readyz") == (200, "ok")
-            metrics.request("GET", "pods", 200, 0.01)
-            assert "ddpjob_operator_api_requests_total" in (await get("/metrics"))[1]
-            oldest = 1000.0
-            assert await get("/healthz") == (503, "a job has waited for 1000 s")
-    finally:
-        await health.stop()
-
-
-async def test_release_takes_every_tracking_finalizer_off() -> None:
-    world = await World().start()
-    await world.apply()
-    world.operators.clear()
-    assert await release(Client(world.api, manager="m"), ()) == 2
-    assert world.tracked() == []
-    assert await release(Client(world.api, manager="m"), ()) == 0
-
-
-def test_kopf_writes_nothing_and_watches_by_label() -> None:
-    settings = kopf_settings()
-    assert settings.posting.enabled is False
-    assert settings.peering.standalone is True
-
-
-async def test_a_token_is_never_shown() -> None:
-    world = await World().start()
-    await world.apply()
-    token = await world.operator.tokens.look_up(world.operator.cache.entry(KEY).job)  # type: ignore[arg-type]
-    assert token is not None
-    assert token.decode() not in repr(world.operator.tokens) + str(vars(world.operator.poller))
-
-
-async def no_answer(method: str, path: str, query: Mapping[str, str], body: Any, content_type: str) -> Answer:
-    raise Unavailable(status=503, reason="NoConnection", message="no route")
-
-
-async def test_no_connection_is_unavailable() -> None:
-    with pytest.raises(Unavailable):
-        await Client(no_answer, manager="m").get(PODS, "ns", "x")

@@ -3,7 +3,7 @@
 import ast
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from ddpjob_operator.model import (
     ProgressState,
     Rendezvous,
     Runtime,
+    Startup,
     Status,
+    TimeState,
     Truth,
     read_status,
     set_condition,
@@ -63,7 +65,12 @@ STATUSES = st.builds(
     incident=st.none() | st.builds(Incident, generation=st.integers(0, 9), incarnation=st.integers(0, 9)),
     misjudged=st.none() | st.builds(Misjudged, count=st.integers(1, 9), pod_uid=st.none() | TEXT),
     rendezvous=st.none() | st.builds(Rendezvous, attempts=st.integers(1, 9), retry_at=st.none() | TEXT),
+    startup=st.none() | st.builds(
+        Startup, pods_created_at=st.none() | TEXT, pods_running_at=st.none() | TEXT, first_step_at=st.none() | TEXT,
+    ),
     progress=st.none() | st.builds(ProgressState, step=st.integers(0, 9), loss=st.none() | st.floats(0, 9)),
+    goodput_percent=st.none() | st.integers(0, 100),
+    time=st.none() | st.builds(TimeState, **{each.name: st.integers(0, 9) for each in fields(TimeState)}),
     result=st.dictionaries(TEXT, st.integers() | TEXT, max_size=3),
     ddp=st.none() | st.builds(InEffect, backend=st.none() | TEXT, bucket_bytes=st.lists(st.integers(1, 9)).map(tuple)),
     last_failure=st.none() | st.builds(Failure, reason=st.sampled_from(Reason), message=TEXT, rank=st.none() | st.integers(0, 9)),

@@ -1,33 +1,21 @@
-"""What the operator counts: moments of a start, incidents, seconds, jobs; each once, whoever writes."""
+"""What the operator counts as jobs go on: moments of a start, incidents, seconds; each once, whoever writes."""
 
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 from tests.operator.fake_api import last_words, terminated
-from tests.operator.world import World
+from tests.operator.world import World, viewed
 
 from ddpjob_api.codec import load, render
 from ddpjob_api.conditions import Reason
-from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Spent, Times, Use
-from ddpjob_api.report import Failure, Outcome, Progress, RunState
-from ddpjob_operator import census, spending, tally
+from ddpjob_api.report import Failure, Progress, RunState
+from ddpjob_operator import spending, tally
 from ddpjob_operator.health import Metrics
-from ddpjob_operator.model import (
-    ConditionState,
-    ProgressState,
-    Startup,
-    Status,
-    TimeState,
-    read_status,
-    stamp,
-)
-from ddpjob_operator.observe import JobView, job_of
-from ddpjob_operator.progress import state_of
+from ddpjob_operator.model import Startup, Status, TimeState, stamp
 from ddpjob_operator.tally import Stage
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -111,42 +99,6 @@ async def test_the_first_step_before_a_suspension_is_not_that_after_it() -> None
     await world.done(spent=render(at(world.api.now, start=16, useful=4)))
     assert counted(world)[0] == {Stage.PODS_CREATED: 0, Stage.PODS_RUNNING: 0, Stage.FIRST_STEP: 16}
     assert world.status["startup"]["firstStepAt"] == stamp(world.api.now - timedelta(seconds=4))
-
-
-@pytest.mark.parametrize("early", [True, False], ids=["resumed while they save", "resumed later"])
-async def test_a_rank_of_former_pods_makes_nobody_wait_after_a_resumption(early: bool) -> None:
-    world = await World().start()
-    await world.apply()
-    await world.run()
-    slow = Efficiency(exposed_communication_percent=60, slowest_rank=1, slowest_rank_cause="data_wait")
-    await world.say(state=RunState.RUNNING, progress=Progress(step=9), efficiency=slow)
-    assert census.slow_cause(job_of(world.job)) == "data_wait"
-    await world.patch(suspend=True)
-    if early:
-        await world.patch(suspend=False)
-    for index in (0, 1):
-        words = last_words("Stopped", 85, index, efficiency=render(slow))
-        await world.end(f"train-{index}", terminated(85, message=words))
-    await world.patch(suspend=False)
-    await world.run()
-    assert world.condition("Running") == ("True", "Training")
-    assert "efficiency" not in world.status
-    assert not [event for event in world.events() if event.startswith("StragglerGone")], "nobody saw its end"
-    await world.done(efficiency=render(slow))
-    assert world.status["efficiency"] == render(slow), "of those that ended the job"
-
-
-@pytest.mark.parametrize("outcome", Outcome)
-async def test_how_well_ranks_worked_together_is_taken_from_those_that_reached_the_end(
-    outcome: Outcome,
-) -> None:
-    world = await World().start()
-    await world.apply()
-    await world.run()
-    code = 0 if outcome is Outcome.DONE else 1
-    words = last_words(outcome.value, code, 0, efficiency={"exposedCommunicationPercent": 60})
-    await world.end("train-0", terminated(code, message=words))
-    assert ("efficiency" in world.status) is (outcome is Outcome.DONE)
 
 
 async def test_a_job_made_suspended_is_on_its_way_from_its_first_resumption() -> None:
@@ -257,113 +209,6 @@ def test_suspended_time_is_in_no_sum() -> None:
     assert spending.closed(resumed, now=NOW).time == replace(time, other_seconds=10)
 
 
-def viewed(status: Status | None = None, **spec: Any) -> JobView:
-    body = {
-        "metadata": {"name": "train", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
-                     "resourceVersion": "7", "generation": 2},
-        "spec": {"nodes": 2, "script": {"args": ["train.py"]}, **spec},
-    }  # fmt: skip
-    return replace(job_of(body), status=status or Status())
-
-
-def true(kind: str, reason: str, *, since: datetime = NOW) -> ConditionState:
-    return ConditionState(
-        type=kind, status="True", reason=reason, message="", last_transition_time=stamp(since)
-    )
-
-
-RUNS = (true("Running", "Training", since=NOW - timedelta(days=1)),)
-A_MINUTE_AGO = (true("Running", "Training", since=NOW - timedelta(minutes=1)),)
-TASK = {"script": None, "task": {"entrypoint": "a.b:c", "maxSteps": 9, "globalBatchSize": 4}}
-EVERY_MINUTE = {"checkpoint": {"everySeconds": 60}}
-STALE: list[tuple[str, dict[str, Any], Status, bool]] = [
-    ("saved in time", {**TASK, **EVERY_MINUTE}, saved := Status(
-        conditions=RUNS, progress=ProgressState(checkpoint_at=stamp(NOW - timedelta(seconds=170)))), False),
-    ("late", {**TASK, "checkpoint": {"everySeconds": 50}}, saved, True),
-    ("late, and it does not run", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(saved, conditions=()), False),
-    ("only steps are counted", {**TASK, "checkpoint": {"everySteps": 50}}, saved, False),
-    ("six hours", {**TASK, "checkpoint": {"everySteps": 50}}, Status(
-        conditions=RUNS, progress=ProgressState(checkpoint_at=stamp(NOW - timedelta(hours=7)))), True),
-    ("it saves at its end", {**TASK, "checkpoint": {}}, saved, False),
-    ("it does not save", TASK, saved, False),
-    ("nothing was ever saved", {**TASK, **EVERY_MINUTE}, started := Status(
-        conditions=RUNS, startup=Startup(first_step_at=stamp(NOW - timedelta(hours=1)))), True),
-    ("a script's way of saving is not seen", EVERY_MINUTE, started, False),
-    ("a framework's is", {"checkpoint": {"everySeconds": 50}}, saved, True),
-    ("resumed a minute ago", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(saved, conditions=A_MINUTE_AGO), False),
-    ("its coordinator answers since a minute ago", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(
-        saved, conditions=(*A_MINUTE_AGO, true("RendezvousReady", "AllRanksJoined", since=NOW - timedelta(days=1)))), True),
-    ("resumed a minute ago, and long since for its policy", {**TASK, "checkpoint": {"everySeconds": 10}},
-     replace(saved, conditions=A_MINUTE_AGO), True),
-    ("its first step was after a long start", {**TASK, "checkpoint": {"everySeconds": 50}}, replace(
-        saved, startup=Startup(first_step_at=stamp(NOW - timedelta(minutes=1)))), False),
-    ("it runs, and no step is known", {**TASK, **EVERY_MINUTE}, Status(conditions=RUNS), False),
-    ("a time that no calendar has", {**TASK, **EVERY_MINUTE}, Status(
-        conditions=RUNS, progress=ProgressState(checkpoint_at="0001-01-01T00:00:00+23:59")), False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("spec", "status", "late"), [case[1:] for case in STALE], ids=[case[0] for case in STALE]
-)
-def test_a_checkpoint_is_late_by_its_policy(spec: dict[str, Any], status: Status, late: bool) -> None:
-    assert census.is_stale(viewed(status, **{k: v for k, v in spec.items() if v is not None}), NOW) is late
-
-
-@pytest.mark.parametrize(
-    ("said", "written"),
-    [
-        ("2026-01-01T02:00:00.5+02:00", "2026-01-01T00:00:00Z"),
-        ("0099-01-01T00:00:00Z", "0099-01-01T00:00:00Z"),
-        ("0001-01-01T00:00:00+23:59", None),
-        ("9999-12-31T23:59:59-23:59", None),
-        ("yesterday", None),
-        ("", None),
-    ],
-)
-async def test_only_a_time_is_written_where_the_api_server_takes_nothing_else(
-    said: str, written: str | None
-) -> None:
-    assert state_of(Progress(step=1, checkpoint_at=said)).checkpoint_at == written
-    world = await World().start()
-    await world.apply(checkpoint={"everySeconds": 60})
-    await world.run()
-    await world.say(state=RunState.RUNNING, progress=Progress(step=9, checkpoint_at=said))
-    assert world.status["progress"].get("checkpointAt") == written
-    census.take(world.operator.cache.jobs(), now=world.api.now)
-
-
-HUGE = 2**63
-"""What `sys.maxsize` is after its way through a float64."""
-
-
-@pytest.mark.parametrize(
-    ("said", "written"),
-    [
-        ({"total_steps": HUGE}, {"step": 9, "text": "step 9"}),
-        ({"checkpoint_step": HUGE}, {"step": 9, "text": "step 9"}),
-        ({"epoch": 2**31}, {"step": 9, "text": "step 9"}),
-        ({"eta": 1e300}, {"step": 9, "text": "step 9"}),
-        (
-            {"total_steps": HUGE - 1, "eta": 2.0**62},
-            {"step": 9, "totalSteps": HUGE - 1, "percent": 0, "text": "0 %", "etaSeconds": 2**62},
-        ),
-        ({"step": HUGE}, {"step": HUGE - 1, "text": f"step {HUGE - 1}"}),
-    ],
-)
-async def test_a_number_that_its_field_does_not_hold_is_no_part_of_a_status(
-    said: dict[str, Any], written: dict[str, Any]
-) -> None:
-    """The API server would refuse the whole status, at each look."""
-    world = await World().start()
-    await world.apply()
-    await world.run()
-    await world.say(state=RunState.RUNNING, progress=Progress(**{"step": 9, **said}))
-    found = dict(world.status["progress"])
-    found.pop("updatedAt")
-    assert found == written
-
-
 @pytest.mark.parametrize("unix", [5.0, -6.0e10, -1.0e300])
 async def test_a_first_step_is_not_before_the_job(unix: float) -> None:
     world = await World().start()
@@ -373,42 +218,6 @@ async def test_a_first_step_is_not_before_the_job(unix: float) -> None:
     await world.say(state=RunState.RUNNING, progress=Progress(step=9), spent=Spent(first_step_at=unix))
     first = datetime.fromisoformat(world.status["startup"]["firstStepAt"])
     assert datetime.fromisoformat(world.status["activeSince"]) <= first <= world.api.now
-
-
-def test_jobs_are_counted_by_their_true_conditions() -> None:
-    failing = Status(conditions=(true("Running", "CheckpointFailed"), true("PodsReady", "AllPodsReady")))
-    strange = Status(
-        conditions=(true("Running", "FromTheFuture"), true("Levitating", "Training")), state="Running"
-    )
-    metrics = Metrics()
-    metrics.show(census.take([viewed(failing), viewed(strange), viewed()], now=NOW))
-    text = generate_latest(metrics.registry).decode()
-    for line in (
-        'jobs_by_condition{condition="Running",reason="CheckpointFailed"} 1.0',
-        'jobs_by_condition{condition="Running",reason="Unknown"} 1.0',
-        'jobs_by_condition{condition="PodsReady",reason="AllPodsReady"} 1.0',
-        'jobs_by_condition{condition="Failed",reason="InvalidSpec"} 0.0',
-        "checkpoint_failing_jobs 1.0",
-        "stale_checkpoint_jobs 0.0",
-        'jobs{state="New"} 2.0',
-    ):
-        assert f"ddpjob_operator_{line}\n" in text
-    assert "Levitating" not in text
-
-
-def test_jobs_that_wait_for_a_rank_or_most_of_their_time_are_counted_while_they_run() -> None:
-    slow = Efficiency(exposed_communication_percent=45, slowest_rank=1, slowest_rank_cause="data_wait")
-    found = census.take(
-        [
-            viewed(Status(conditions=RUNS, efficiency=slow)),
-            viewed(Status(conditions=RUNS, efficiency=replace(slow, slowest_rank_cause="from the future"))),
-            viewed(Status(efficiency=slow)),
-            viewed(Status(conditions=RUNS, efficiency=Efficiency(exposed_communication_percent=30, data_wait_percent=30))),
-            viewed(),
-        ],
-        now=NOW,
-    )  # fmt: skip
-    assert (found.slow, found.inefficient) == ({"data_wait": 1}, 1)
 
 
 def test_what_is_counted_is_what_is_scraped() -> None:
@@ -426,10 +235,3 @@ def test_what_is_counted_is_what_is_scraped() -> None:
         'job_seconds_total{use="hang"} 0.0',
     ):
         assert f"ddpjob_operator_{line}\n" in text
-
-
-def test_the_new_fields_are_read_back() -> None:
-    status = Status(
-        goodput_percent=3, time=TimeState(hang_seconds=4), startup=Startup(first_step_at=stamp(NOW))
-    )
-    assert read_status(render(status)) == status

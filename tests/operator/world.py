@@ -6,6 +6,7 @@ the test says so.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,8 +15,9 @@ from tests.operator.fake_api import Body, Crash, FakeApi, last_words, stamp, ter
 from ddpjob_api.report import JobReport
 from ddpjob_operator.cache import Cache
 from ddpjob_operator.client import Client
+from ddpjob_operator.model import Status
 from ddpjob_operator.nodes import Nodes, node_of
-from ddpjob_operator.observe import Key, PodView, job_of, pod_of, service_of
+from ddpjob_operator.observe import JobView, Key, PodView, job_of, pod_of, service_of
 from ddpjob_operator.poller import Poller, Said
 from ddpjob_operator.reconcile import Reconciler
 from ddpjob_operator.resync import resync
@@ -354,6 +356,16 @@ async def started(**spec: Any) -> World:
     await world.apply(**spec)
     await world.run()
     return world
+
+
+def viewed(status: Status | None = None, **spec: Any) -> JobView:
+    """A job as the cache has it, without a world around it."""
+    body = {
+        "metadata": {"name": "train", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
+                     "resourceVersion": "7", "generation": 2},
+        "spec": {"nodes": 2, "script": {"args": ["train.py"]}, **spec},
+    }  # fmt: skip
+    return replace(job_of(body), status=status or Status())
 
 
 def node_body(name: str, at: datetime, *, ready: bool) -> Body:

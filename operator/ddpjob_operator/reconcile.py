@@ -18,13 +18,14 @@ from ddpjob_api.names import pod_name
 from ddpjob_api.report import RunState
 from ddpjob_api.spec import Spec
 from ddpjob_operator import due, tally
-from ddpjob_operator.admit import Gate, ensure_secret
+from ddpjob_operator.admit import ensure_secret
 from ddpjob_operator.cache import Cache, Entry
 from ddpjob_operator.client import DDPJOBS, PODS, Client
 from ddpjob_operator.desired import PodSet, members, pod_set
 from ddpjob_operator.due import RETRY_SECONDS
 from ddpjob_operator.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from ddpjob_operator.events import between, was_restored
+from ddpjob_operator.gate import Gate
 from ddpjob_operator.hands import Hands, together
 from ddpjob_operator.hints import Hints, is_creating
 from ddpjob_operator.lost import Weighed, seen_alive, tolerations, weigh

@@ -85,6 +85,8 @@ class RankView:
     sequence: int = 0
     """Collectives begun, as last counted; 0 where the backend does not count."""
     micro_batches: int = 0
+    backward_passes: int = 0
+    """Begun, the present one included."""
     joined: bool = False
     """It was in its process group."""
     phase: str = limited("", max_length=16)

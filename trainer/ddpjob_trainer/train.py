@@ -45,7 +45,11 @@ def train(settings: Told, me: worker.Worker | None) -> bool:
     else:
         me.own_steps()
         board = Board(
-            page=me.page, report=ddpjob_trainer.report, put_fact=me.put_fact, speaks=settings.rank == 0
+            page=me.page,
+            device_time=me.device_time,
+            report=ddpjob_trainer.report,
+            put_fact=me.put_fact,
+            speaks=settings.rank == 0,
         )
     asked = settings.task
     task = make_task(asked.entrypoint, asked.params, asked.seed)

@@ -22,6 +22,7 @@ from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Fact, Slot, WorkerState
 from ddpjob_api.spec import DDP, Backend, Checkpoint, Task
 from ddpjob_trainer import plugins
+from ddpjob_trainer.device_time import DeviceTime
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.page import Page
 from ddpjob_trainer.script_checkpoints import newest
@@ -41,6 +42,7 @@ class Worker:
             Refused: the launcher's environment cannot be read (another version of DDPJob).
         """
         self.page = page
+        self.device_time = DeviceTime(page.slots)
         self.settings = settings_in(environment)
         """`spec.ddp`; its backend is Auto where the resource does not name one."""
 

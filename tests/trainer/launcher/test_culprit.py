@@ -36,7 +36,35 @@ CASES: list[tuple[str, dict[int, RankView], int | None, str]] = [
         1,
         "t.py:9 in save after step 5; the others wait in a collective",
     ),
-    ("two of them", ranks({}, {"step": 4}, {"step": 4}), 1, "(as rank 2)"),
+    (
+        "two of them",
+        ranks({}, {"step": 4, "in_collective": False}, {"step": 4, "in_collective": False}),
+        1,
+        "(as rank 2)",
+    ),
+    (
+        "a collective between forward and backward that the others skip",
+        ranks(
+            {"backward_passes": 7},
+            {"backward_passes": 6, "place": "t.py:8 in settle"},
+            {"backward_passes": 7},
+        ),
+        1,
+        "t.py:8 in settle",
+    ),
+    (
+        "the one that skips a collective in which the others wait",
+        ranks({"place": "t.py:8 in settle"}, {"micro_batches": 7, "place": "t.py:9 in go"}, {}, {}),
+        1,
+        "it went on past a collective in which ranks 0, 2, 3 wait (t.py:8 in settle); it stands in t.py:9 in go",
+    ),
+    ("half of them wait for the other half", ranks({"step": 4}, {}, {"step": 4}, {}), 0, "(as rank 2)"),
+    (
+        "most are behind, and not in a collective",
+        ranks({}, {"step": 4, "in_collective": None}, {"step": 4}),
+        1,
+        "(as rank 2)",
+    ),
     ("nobody", ranks({}, {}, {}), None, "the fabric or a collective is stuck"),
     (
         "one that ended early",

@@ -178,18 +178,25 @@ def settle():
 
 
 for step in range(6):
-    if (os.environ["DDPJOB_GENERATION"], os.environ["RANK"], step) == ("1", "1", 3):
+    here = (os.environ["DDPJOB_GENERATION"], os.environ["RANK"], step) == ("1", "1", 3)
+    if here and BEFORE:
         settle()
-    model(torch.ones(2, 4)).sum().backward()
+    loss = model(torch.ones(2, 4)).sum()
+    if here:
+        settle()
+    loss.backward()
     optimizer.step()
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(360)
-def test_a_rank_in_a_collective_that_the_other_skips_is_named(job: MakeJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [True, False], ids=["before the forward pass", "before the backward pass"])
+def test_a_rank_in_a_collective_that_the_other_skips_is_named(
+    job: MakeJob, tmp_path: Path, before: bool
+) -> None:
     """With torch: both are in a collective, and only one of them in that of this step."""
-    (tmp_path / "train.py").write_text(SKIPS)
+    (tmp_path / "train.py").write_text(SKIPS.replace("BEFORE", str(before)))
     recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 15, "warmStandby": False, "maxRestarts": 0}
     run = job(2, {"script": {"args": [str(tmp_path / "train.py")]}}, recovery=recovery)
     first, second = run.launch_all()

@@ -6,7 +6,8 @@ Must not: touch torch, wait for a device, or do more than look at two words when
 
 Time between two events belongs to a phase: forward to backward is forward; step to forward is data (whatever the
 program does there); backward to step is other. What a rank waits for others inside a phase is taken out of it
-(`waited`), so that a slow rank shows its own excess, and the others that they wait.
+(`waited`), so that a slow rank shows its own excess, and the others that they wait. On a device all of this is host
+time, and the device's own time comes before it (`device_time`).
 """
 
 import time
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from ddpjob_api.exits import Exit
 from ddpjob_api.page import STEP_BOUNDS, Phase, Slot
 from ddpjob_trainer import boundary
+from ddpjob_trainer.device_time import Measured
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
 
@@ -48,6 +50,9 @@ SECONDS[int(Phase.CHECKPOINT)] = int(Slot.CHECKPOINT_SECONDS)
 
 NOT_SYNCED = -1.0
 """Instead of a share: the backward pass meets nobody."""
+SUCCEEDS_AFTER = 32
+"""Steps of others without one of the primary optimizer, after which it is not the training's any more: more than a GAN's
+critic makes for one of its generator."""
 OBSERVED_STEPS = 10
 """Steps in which accumulation is compared with what the resource asks for."""
 
@@ -57,23 +62,37 @@ class Stopped(SystemExit):
 
 
 class Clock:
-    """The counts of this process. One optimizer is primary (the first that steps); its steps are the training's."""
+    """The counts of this process.
+
+    One optimizer is primary, the first that steps; its steps are the training's, until another training follows in the
+    same process. All ranks run the same program, so all of them change over at the same step.
+    """
 
     def __init__(self, worker: Worker, notices: Notices) -> None:
         self._worker = worker
         self._notices = notices
         self._slots = worker.page.slots
+        self._device = worker.device_time
         self._mark = 0.0
         self._phase = BETWEEN
         self._share = 0.0
         """Part of the backward pass to come that is waiting for other ranks, as last sampled."""
+        self._on_device: Measured | None = None
+        """What the micro-batch takes on a device, where it trains on one."""
         self._backward_began = 0.0
         self.backward_seconds = 0.0
         """Of the newest synchronised backward pass."""
         self._primary: weakref.ref[Any] | None = None
+        self._of_others = 0
+        """Steps of other optimizers since the primary's newest."""
         self.steps = 0
-        """Optimizer steps of this process."""
+        """Optimizer steps of the training in this process."""
+        self.all_steps = 0
+        """Those of other optimizers too."""
         self.models = 0
+        """DDP objects that were made."""
+        self.training = 0
+        """Those that live and have made a forward pass with gradients."""
         self.loss_is_divided = False
         """A framework divides the loss by the micro-batches of a step, so a step's loss is their sum."""
         self.ends_itself = False
@@ -92,8 +111,8 @@ class Clock:
 
     @property
     def accumulation(self) -> int | None:
-        """Backward passes of the newest complete window."""
-        return self._before[0] or None
+        """Backward passes of the newest complete window; None where several models share it, and where there is none."""
+        return (self._before[0] or None) if self.training <= 1 else None
 
     def _enter(self, phase: int, idle: int) -> float:
         """Close the phase that ends now (`idle`: whose seconds it is, if nobody's so far) and begin another."""
@@ -102,7 +121,10 @@ class Clock:
             return now
         slots = self._slots
         if self._mark:
-            slots[SECONDS[self._phase] or idle] += now - self._mark
+            seconds = now - self._mark
+            if self._device.left and self._phase != OPTIMIZER:
+                seconds = self._device.passed(seconds)
+            slots[SECONDS[self._phase] or idle] += seconds
         self._mark = now
         self._phase = phase
         slots[PHASE_SINCE] = now
@@ -124,8 +146,9 @@ class Clock:
         """A step is compiled, maybe with all that could be seen of it: no steps are no hang until one is counted."""
         self._slots[UNMEASURED] = 1
 
-    def forward(self, *, synced: bool, share: float) -> None:
+    def forward(self, *, synced: bool, share: float, on_device: Measured | None) -> None:
         """A forward pass with gradients begins; in its backward pass `share` of the time will be waiting."""
+        self._on_device = on_device
         self._enter(FORWARD, DATA_SECONDS)
         slots = self._slots
         slots[MICRO_BATCHES] += 1
@@ -151,6 +174,8 @@ class Clock:
 
     def backward_ends(self) -> None:
         share = self._share
+        if self._on_device is not None:
+            self._device.launched(self._on_device, synced=share >= 0.0)
         if share >= 0.0:
             self.backward_seconds = seconds = monotonic() - self._backward_began
             if share:
@@ -178,11 +203,14 @@ class Clock:
     def step_ends(self, optimizer: Any) -> bool:
         """One optimizer step is done; True where it was the primary optimizer's."""
         now = self._enter(BETWEEN, OTHER_SECONDS)
+        self.all_steps += 1
         primary = self._primary() if self._primary is not None else None
-        if primary is None:
+        if primary is not optimizer:
+            self._of_others += 1
+            if primary is not None and self._of_others <= SUCCEEDS_AFTER:
+                return False
             self._primary = weakref.ref(optimizer)
-        elif primary is not optimizer:
-            return False
+        self._of_others = 0
         self.steps += 1
         slots = self._slots
         slots[ACCUMULATION] = self._backwards
@@ -239,10 +267,16 @@ class Clock:
         """Say where accumulation is not what the resource asks for, or costs more than it should.
 
         Two equal windows in a row, because a skipped step (a gradient scaler's first ones) joins two. With several
-        DDP models the counts are sums over them and say nothing.
+        DDP models in training the counts are sums over them and say nothing.
         """
         passes = self._backwards
-        if self.steps < 2 or self.models != 1 or passes == 0 or (passes, self._synced) != self._before:
+        if (
+            self.steps < 2
+            or self.models == 0
+            or self.training > 1
+            or passes == 0
+            or (passes, self._synced) != self._before
+        ):
             return
         wanted = self._worker.settings.gradient_accumulation_steps
         if wanted is not None and wanted != passes:

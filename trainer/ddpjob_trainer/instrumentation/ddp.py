@@ -29,7 +29,7 @@ UNUSED_AFTER = 5
 class Watched:
     """What is remembered of one model."""
 
-    __slots__ = ("asked_unused", "forced_window", "meets", "rebuilt", "reducer", "synced")
+    __slots__ = ("asked_unused", "first_window", "meets", "rebuilt", "reducer", "synced")
 
     def __init__(self, reducer: Reducer, *, meets: bool) -> None:
         self.reducer = reducer
@@ -37,7 +37,8 @@ class Watched:
         """Its forward passes begin with a broadcast of buffers, in which ranks wait for each other."""
         self.rebuilt = False
         self.asked_unused = False
-        self.forced_window = False
+        self.first_window: int | None = None
+        """Optimizer steps that had been made when its first forward pass with gradients began."""
         self.synced = False
         """The newest forward pass was prepared for synchronisation."""
 
@@ -119,11 +120,15 @@ def patch(
             if not grad_enabled():
                 clock.evaluate()
                 return None
+            if state.first_window is None:
+                begin_training(model, state)
             if not model.require_backward_grad_sync and model.static_graph and first_window(state):
                 # pytorch#143580: crashes otherwise. no_sync() puts its old value back when it ends.
+                verdicts.handled("static-graph-accumulation")
                 model.require_backward_grad_sync = True
             state.synced = model.require_backward_grad_sync
-            clock.forward(synced=state.synced, share=state.reducer.exposed_share)
+            reducer = state.reducer
+            clock.forward(synced=state.synced, share=reducer.exposed_share, on_device=reducer.on_device)
             slots[SEQUENCE] = effect.collective_sequence()
             if not worker.steps_owned:
                 count_samples(inputs, kwargs)
@@ -155,13 +160,16 @@ def patch(
             ask_unused(model, state)
 
     def first_window(state: Watched) -> bool:
-        """Whether no optimizer step has been made since this model began."""
-        if clock.steps == 0 and not worker.steps_owned:
-            if not state.forced_window:
-                verdicts.handled("static-graph-accumulation")
-                state.forced_window = True
-            return True
-        return False
+        """Whether no optimizer step has been made since this model's first forward pass with gradients."""
+        return state.first_window == clock.all_steps and not worker.steps_owned
+
+    def begin_training(model: Any, state: Watched) -> None:
+        state.first_window = clock.all_steps
+        clock.training += 1
+        weakref.finalize(model, end_training).atexit = False
+
+    def end_training() -> None:
+        clock.training -= 1
 
     def ask_unused(model: Any, state: Watched) -> None:
         if state.reducer.count >= UNUSED_AFTER:

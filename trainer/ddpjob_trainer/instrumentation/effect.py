@@ -105,6 +105,16 @@ class Effect:
                 "(docs: running-a-script, when DDP is the wrong tool)"
             )
 
+    def alone(self) -> None:
+        """Say so where ranks train that have never met."""
+        ranks = self._worker.nodes * self._worker.processes_per_node
+        if self._c10d is None and ranks > 1:
+            self._notices.warn(
+                f"each of the {ranks} ranks trains a model of its own: the program makes optimizer steps and has no "
+                "process group, so spec.ddp has no effect; let it call torch.distributed.init_process_group and wrap "
+                "the model in DistributedDataParallel, or give the job one rank"
+            )
+
     def collective_sequence(self) -> int:
         """Collectives that the default group has begun; 0 where its backend does not count."""
         # Asked each time: a group that is destroyed may live on, where a model of it does.
@@ -120,6 +130,8 @@ class Effect:
 
     def finish(self) -> None:
         """The program has ended."""
+        if self._clock.steps:
+            self.alone()
         wanted = self._worker.settings
         plain = self._first is None and not self._sharded
         if plain and self._clock.steps and self._c10d is not None and wanted != DDP():

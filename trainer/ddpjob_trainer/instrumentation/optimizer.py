@@ -56,6 +56,8 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
         if clock.steps == 1:
             saving.first_step()
             effect.first_step(optimizer)
+        if clock.steps == PUBLISHED_STEPS[-1]:
+            effect.alone()
         if clock.steps in PUBLISHED_STEPS:
             effect.publish()
         if clock.steps == 1 and worker.imports_file is not None:

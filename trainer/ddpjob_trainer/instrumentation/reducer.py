@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from ddpjob_api.page import Slot
+from ddpjob_trainer.device_time import Measured
 from ddpjob_trainer.worker import Worker
 
 SAMPLE_RATE = 20
@@ -47,7 +48,9 @@ class Reducer:
             if parameter.requires_grad
         )
         self.exposed_share = 0.0
-        """Part of a backward pass that waits for other ranks, 0 … 1, in the newest sample."""
+        """Part of a backward pass that waits for other ranks, 0 … 1, in the newest sample; 0 on a device."""
+        self.on_device: Measured | None = None
+        """The newest sample of a device; None on a CPU, whose passes take as long as the host's."""
         self._low, self._high = 0.0, 0.0
         """A pass that takes less or more than these is sampled soon."""
         self._on_cpu = model.device_type == "cpu"
@@ -58,7 +61,7 @@ class Reducer:
         self._next = 2
         self._counted = 0
         self._clocked = 0
-        self._exposed_ns = self._computed_ns = 0
+        self._exposed_ns = self._forward_ns = self._computed_ns = 0
         """Of the newest sample."""
         self._reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
 
@@ -66,7 +69,7 @@ class Reducer:
         """A synchronised forward pass began, and the pass before took this long backwards.
 
         Returns:
-            Whether torch has just written a sample, from which `exposed_share` is.
+            Whether torch has just written a sample, from which `exposed_share` and `on_device` are.
         """
         self._prepared = count = self._prepared + 1
         self._slots[ALL_REDUCE_BYTES] += self._bytes
@@ -83,10 +86,13 @@ class Reducer:
                 self._adapt(count)
             self._next = (count // self._rate + 1) * self._rate + 1
         self._read(self._logger._get_ddp_logging_data().ints_map)
-        exposed, computed = self._exposed_ns, self._computed_ns
-        # On a device backward returns before its work is done: the device's own clock is compared with itself.
-        whole = backward_seconds * 1e9 if self._on_cpu else computed + exposed
-        self.exposed_share = min(1.0, exposed / whole) if exposed > 0 < whole else 0.0
+        exposed = max(0.0, self._exposed_ns / 1e9)
+        if self._on_cpu:
+            self.exposed_share = min(1.0, exposed / backward_seconds) if exposed and backward_seconds else 0.0
+        else:
+            self.on_device = Measured(
+                max(0, self._forward_ns) / 1e9, max(0, self._computed_ns) / 1e9, exposed
+            )
         self._low, self._high = 0.5 * backward_seconds - MARGIN, 2 * backward_seconds + MARGIN
         return True
 
@@ -139,6 +145,7 @@ class Reducer:
                 slots[slot] += weight * numbers.get(name, 0)
             slots[ITERATIONS] += weight
             self._clocked = iteration
+            self._forward_ns = numbers.get("forward_compute_time", 0)
             self._computed_ns = numbers.get("backward_compute_time", 0)
             self._exposed_ns = numbers.get("backward_comm_time", 0) - numbers.get(
                 "backward_compute_comm_overlap_time", 0

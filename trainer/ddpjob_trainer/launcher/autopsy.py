@@ -39,6 +39,7 @@ def view(rank: int, page: Page, *, stopped: bool, now: float) -> RankView:
         step=int(page[Slot.STEP]),
         sequence=int(page[Slot.COLLECTIVE_SEQUENCE]),
         micro_batches=int(page[Slot.MICRO_BATCHES]),
+        backward_passes=int(page[Slot.BACKWARDS]) + (page[Slot.PHASE] == Phase.BACKWARD),
         joined=page[Slot.PROCESS_GROUP_AT] > 0,
         phase=phase_name(page),
         phase_seconds=round(max(0.0, now - page[Slot.PHASE_SINCE]), 1) if page[Slot.PHASE_SINCE] else 0.0,

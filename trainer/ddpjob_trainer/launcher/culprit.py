@@ -1,8 +1,9 @@
 """Which rank kept the others waiting, where none of them failed by itself.
 
 Why apart: in a hang, and when collectives time out, every rank says something and the first to speak is a witness.
-The culprit is the rank that is behind: stopped, or with the least made of steps, collectives and micro-batches, or
-the one that is not in a collective while the others are. Must not: know how the views came together (`halt.py`).
+The culprit is the rank that is behind: stopped, or with the least made of steps, collectives, micro-batches and
+backward passes, or the one that is not in a collective while the others are; but where most wait in a collective and
+few have gone on, those few skipped it. Must not: know how the views came together (`halt.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,13 @@ def find(views: Mapping[int, RankView]) -> Finding:
     if ended and going:
         return uneven(ended, going)
     late = behind(ranks)
+    gone_on = [view for view in ranks if view not in late]
+    if late and skipped(late, gone_on):
+        where = f" ({late[0].place})" if late[0].place else ""
+        return named(
+            gone_on,
+            f"it went on past a collective in which {numbered(late)} wait{where}; {standing(gone_on[0])}",
+        )
     if late:
         return named(late, standing(late[0]) + ahead(late, ranks))
     outside = [view for view in ranks if view.in_collective is False]
@@ -55,17 +63,23 @@ def behind(ranks: Sequence[RankView]) -> list[RankView]:
     """Those with the least made; none where all are equal."""
     counts_collectives = all(view.sequence for view in ranks)
 
-    def made(view: RankView) -> tuple[bool, int, int, int]:
+    def made(view: RankView) -> tuple[bool, int, int, int, int]:
         return (
             view.joined,
             view.step,
             view.sequence if counts_collectives else 0,
             view.micro_batches,
+            view.backward_passes,
         )
 
     least = min(map(made, ranks))
     found = [view for view in ranks if made(view) == least]
     return found if len(found) < len(ranks) else []
+
+
+def skipped(late: Sequence[RankView], gone_on: Sequence[RankView]) -> bool:
+    """Whether most ranks wait where a few have not been; two halves blame the half that is behind."""
+    return len(late) > len(gone_on) > 0 and all(view.joined and view.in_collective for view in late)
 
 
 def uneven(ended: Sequence[RankView], going: Sequence[RankView]) -> Finding:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpjob_api.page import STEP_BOUNDS, Fact, Phase, Slot
 from ddpjob_trainer import boundary
+from ddpjob_trainer.device_time import DeviceTime
 from ddpjob_trainer.page import Page
 
 SECONDS_OF = {
@@ -49,11 +50,13 @@ class Board:
         self,
         *,
         page: Page | None = None,
+        device_time: DeviceTime | None = None,
         report: Callable[..., None] = nowhere,
         put_fact: Callable[[Fact, Any], None] = to_nobody,
         speaks: bool = True,
     ) -> None:
         self.page = page
+        self.device_time = device_time
         self.report = report
         self.put_fact = put_fact
         self.speaks = speaks
@@ -74,13 +77,14 @@ class Board:
     def phase(self, phase: Phase) -> Iterator[None]:
         """The page says `phase` within, and counts the seconds; those between two phases are "other".
 
-        What the instrumentation counts meanwhile as waiting for other ranks is no part of the phase.
+        What the instrumentation counts meanwhile as waiting for other ranks is no part of the phase, nor what passes
+        while a device is busy with work of before.
         """
         if self.page is None:
             yield
             return
         slots, began = self.page.slots, time.monotonic()
-        slots[Slot.OTHER_SECONDS] += began - self.phase_ended
+        slots[Slot.OTHER_SECONDS] += self.beyond_device(began - self.phase_ended)
         slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = phase, began
         waited = slots[Slot.COMM_EXPOSED_SECONDS]
         try:
@@ -88,8 +92,14 @@ class Board:
         finally:
             self.phase_ended = now = time.monotonic()
             waited = slots[Slot.COMM_EXPOSED_SECONDS] - waited
-            slots[SECONDS_OF[phase]] += max(0.0, now - began - waited)
+            seconds = max(0.0, now - began - waited)
+            slots[SECONDS_OF[phase]] += seconds if phase is Phase.OPTIMIZER else self.beyond_device(seconds)
             slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = Phase.BETWEEN, now
+
+    def beyond_device(self, seconds: float) -> float:
+        """The part of some host time in which the device had nothing to do; the other part is counted as the device's."""
+        device = self.device_time
+        return seconds if device is None or not device.left else device.passed(seconds)
 
     def step_made(self, step: int, values: Mapping[Slot, float]) -> None:
         """A step is complete on this rank; STEP is written last, so that who sees it sees its values."""

@@ -1,0 +1,76 @@
+"""A process that trains more than one model, and ranks that never meet."""
+
+from pathlib import Path
+
+import pytest
+from tests.trainer.worker.ranks import run
+
+from ddpjob_api.page import Slot
+from ddpjob_api.spec import DDP
+
+pytestmark = pytest.mark.timeout(300)
+
+TRAIN = """
+import contextlib, json, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+
+
+def train(model, optimizer, steps):
+    for step in range(steps):
+        for last in (False, True):
+            with contextlib.nullcontext() if last else model.no_sync():
+                model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def wrapped():
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+AFTER_ANOTHER = (
+    TRAIN
+    + """
+first, second = wrapped(), wrapped()
+train(*first, 3)
+train(*second, 40)
+print(json.dumps({"weights": [each[0].module.weight.sum().item() for each in (first, second)]}))
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_static_graph_that_begins_after_another_training_is_handled_too(tmp_path: Path) -> None:
+    """pytorch#143580: its first window runs under no_sync, after optimizer steps of another model."""
+    program = tmp_path / "train.py"
+    program.write_text(AFTER_ANOTHER)
+    for rank in run(tmp_path, [str(program)], ddp=DDP(static_graph=True)):
+        assert rank.returncode == 0, rank.stderr
+        assert rank.effect.all_reduces == 3 + 40 + 2, "one more in the first window of each model"
+        assert rank[Slot.STEP] == 3 + (40 - 32), (
+            "counted again once the first optimizer does not step any more"
+        )
+
+
+ALONE = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(5):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("world_size", "said"), [(2, 1), (1, 0)])
+def test_ranks_that_never_meet_are_told(tmp_path: Path, world_size: int, said: int) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(ALONE)
+    first, *_ = run(tmp_path, [str(program)], world_size=world_size)
+    assert first.returncode == 0, first.stderr
+    sentence = "each of the 2 ranks trains a model of its own"
+    assert first.stderr.count(sentence) == said
+    assert sum(sentence in warning for warning in first.effect.warnings) == said

@@ -24,6 +24,7 @@ def moments(
     spec: Spec | None,
     seen: Observed,
     *,
+    tried_again: bool,
     secret: datetime | None,
     hints: Iterable[datetime],
     now: datetime,
@@ -32,6 +33,7 @@ def moments(
     """All that are known of a job with that status.
 
     Args:
+        tried_again: as `is_tried_again` says.
         secret: when its Secret is looked for again.
         hints: when events are asked about pods that are creating their containers.
     """
@@ -48,7 +50,7 @@ def moments(
     met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.word)
     if met_by is not None:
         due.append(met_by)
-    if is_tried_again(status, spec, seen.admission):
+    if tried_again:
         due.append(now + timedelta(seconds=RETRY_SECONDS))
     written_at = moment_of(status.progress.updated_at) if status.progress else None
     if written_at is not None and fold_report(status, seen.report, now=now) != status:

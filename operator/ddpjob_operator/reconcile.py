@@ -154,12 +154,14 @@ class Reconciler:
             log.info("%s: deleted, ttlSecondsAfterFinished is over", job.key)
             await self._client.delete(DDPJOBS, job.key.namespace, job.key.name, uid=job.uid)
             return None
-        if due.is_tried_again(status, job.spec, admission):
+        tried_again = due.is_tried_again(status, job.spec, admission)
+        if tried_again:
             gate.conflict = None  # the status tells of it; the next look sees for itself
         moments = due.moments(
             status,
             job.spec,
             seen,
+            tried_again=tried_again,
             secret=gate.secret_due(jobs),
             hints=[memory.hints.due(pod) for pod in there.values() if is_creating(pod)],
             now=now,

@@ -202,6 +202,42 @@ def test_a_log_that_is_followed_goes_on_where_it_broke_off(api: ApiServer, tmp_p
     assert shown == "".join(f"[rank 1] {number}\n" for number in range(len(lines)))
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("cut", [0, 10, 40], ids=["nothing", "half a stamp", "half a line"])
+def test_a_log_whose_connection_ends_in_good_order_before_the_trainer_goes_on(
+    api: ApiServer, tmp_path: Path, cut: int
+) -> None:
+    """It does so where the API server loses the kubelet, wherever in a line that is; the trainer ends after it."""
+    one, two, three = (f"2026-01-01T00:00:00.{n}00000000Z [rank 1] line {n}" for n in (1, 2, 3))
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, f"{one}\n{two[:cut]}")
+    api.answers[f"{log}&sinceTime={one[:30]}"] = (200, f"{one}\n{two}\n{three}")
+    pods = f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500"
+    api.answers[pods] = listed(pod(1))
+    api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    shown = run(api, tmp_path, "logs", "digits", "-f", "--rank", "1")
+    assert shown == "[rank 1] line 1\n[rank 1] line 2\n[rank 1] line 3\n"
+
+
+@pytest.mark.timeout(30)
+def test_a_job_that_is_over_is_followed_until_its_pods_are_known(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, "2026-01-01T00:00:00.200000000Z [rank 1] one\n")
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    looks, asked = iter(range(9)), logs.pods_of
+
+    def pods_of(access: Access, name: str) -> list[dict[str, Any]]:
+        if next(looks) == 1:
+            raise Unreachable("the cluster answers 503")
+        return asked(access, name)
+
+    monkeypatch.setattr(logs, "pods_of", pods_of)
+    assert run(api, tmp_path, "logs", "digits", "-f", "--rank", "1") == "[rank 1] one\n"
+
+
 def test_what_the_kubelet_says_of_a_log_is_shown_once_and_is_no_line_of_it(
     api: ApiServer, tmp_path: Path
 ) -> None:

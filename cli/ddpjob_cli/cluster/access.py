@@ -178,8 +178,8 @@ class Access:
             data: bytes = response.read()
             return data.decode(errors="replace")
 
-    def lines(self, path: str, what: str, **query: str) -> Iterator[str]:
-        """The lines of an answer as they come, which may be for ever.
+    def lines(self, path: str, what: str, *, half: bool = True, **query: str) -> Iterator[str]:
+        """The lines of an answer as they come, which may be for ever; its last one also where its end is missing (`half`).
 
         Raises:
             CommandError: as `text`.
@@ -189,7 +189,7 @@ class Access:
             for chunk in response.stream(65536):
                 *whole, rest = (rest + chunk).split(b"\n")
                 yield from (line.decode(errors="replace") for line in whole)
-            if rest:
+            if rest and half:
                 yield rest.decode(errors="replace")
 
     def apply(self, path: str, what: str, body: Body, *, dry_run: bool = False) -> Body:

@@ -67,7 +67,8 @@ def of_pod(access: Access, pod: Body, since: datetime | None) -> list[PostMortem
     query = {"container": TRAINER_CONTAINER}
     if since is not None:
         query["sinceTime"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    lines = access.lines(core_path(access.namespace, "pods", name, "/log"), f"the log of pod {name}", **query)
+    path = core_path(access.namespace, "pods", name, "/log")
+    lines = access.lines(path, f"the log of pod {name}", half=False, **query)
     return parts_in([line for line in lines if line.startswith(OWN + LOG_MARK)])
 
 

@@ -115,7 +115,7 @@ def output(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
 
 
 def grown(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
-    """One pod's lines as they come, until its trainer has ended; a connection that breaks is made again.
+    """One pod's lines as they come, until its trainer has ended; a connection that ends before is made again.
 
     Raises:
         Unreachable: its trainer has ended, and for `PATIENCE_SECONDS` no more of them could be read.
@@ -125,36 +125,42 @@ def grown(access: Access, pod: Body, wanted: Wanted) -> Iterator[Line]:
     path = core_path(access.namespace, "pods", meta["name"], "/log")
     given = Given()
 
-    def fresh() -> Iterator[str]:
+    def fresh(*, half: bool) -> Iterator[str]:
         query = {"container": TRAINER_CONTAINER, "follow": "true", "timestamps": "true"}
         query |= {"sinceTime": given.since} if given.since else {}
         given.again()
-        for text in access.lines(path, f"the log of pod {meta['name']}", **query):
+        for text in access.lines(path, f"the log of pod {meta['name']}", half=half, **query):
             line = given.new(text)
             if line is not None:
                 yield line
 
     silent_since: float | None = None
     while True:
+        # Asked before the last look, so that nothing said in between is missed. Until then a connection that ends, as it
+        # does in good order where the API server lost the kubelet, may have ended within a line: it comes once more.
+        last = has_ended(pod)
         broke: Unreachable | None = None
         before = given.since
         try:
-            yield from read(fresh(), node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
+            texts = fresh(half=last)
+            yield from read(texts, node=number(pod, LABEL_INDEX), pod=meta["name"], wanted=wanted)
         except NotThere:
             return
         except Unreachable as error:
             broke = error
+        if last and broke is None:
+            return
         now = again(access, pod)
         if now is None:
             return
-        if has_ended(now):
-            if broke is None:
-                return
+        pod = now
+        if last and broke is not None:
             if given.since != before or silent_since is None:
                 silent_since = time.monotonic()
             if time.monotonic() - silent_since >= PATIENCE_SECONDS:
                 raise broke
-        time.sleep(LOOK_SECONDS)
+        if broke is not None or not has_ended(pod):
+            time.sleep(LOOK_SECONDS)
 
 
 def again(access: Access, pod: Body) -> Body | None:
@@ -197,9 +203,9 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
         if now - looked >= LOOK_SECONDS:
             looked = now
             try:
-                over = ended(access, name)
+                last = ended(access, name)
                 pods = choose(pods_of(access, name), wanted)
-                heard = now
+                over, heard = last, now  # not over while nobody knows whose output is left
             except Unreachable:
                 if now - heard > PATIENCE_SECONDS:
                     raise

@@ -32,6 +32,8 @@ NAMES = (
     "threat-model",
 )
 README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PACKAGES = ("api/ddpjob_api", "operator/ddpjob_operator", "trainer/ddpjob_trainer", "cli/ddpjob_cli")
 PAGES = tuple(DOCS / f"{name}.md" for name in NAMES)
 BLOCK = re.compile(r"^```console( runnable)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]*)(?:#[^)]*)?\)")
@@ -126,13 +128,27 @@ def test_every_other_command_is_run_by_a_named_test() -> None:
         assert f"def {name}" in (ROOT / file).read_text(), test
 
 
-@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, README, CONTRIBUTING], ids=lambda page: page.stem)
 def test_links_and_files_named_exist(page: Path) -> None:
     text = page.read_text()
     links = [target for target in LINK.findall(text) if target and "://" not in target]
     missing = [target for target in links if not (page.parent / target).exists()]
     missing += [name for name in FILE.findall(text) if not (ROOT / name).exists()]
     assert not missing
+
+
+def test_files_and_folders_named_for_contributors_exist() -> None:
+    """A paragraph that begins with "In `folder/`" names what is in it; a module without a folder is one of a package."""
+    found, missing = 0, []
+    for paragraph in CONTRIBUTING.read_text().split("\n\n"):
+        place = re.match(r"In `([\w/]+)/`", paragraph)
+        for name in re.findall(r"`([\w./-]+(?:/|\.(?:py|toml|yaml|md)))`", paragraph):
+            module = "/" not in name and name.endswith(".py")
+            folders = [place[1], "."] if place else PACKAGES if module else ["."]
+            found += 1
+            if not any((ROOT / folder / name).exists() for folder in folders):
+                missing.append(name)
+    assert found and not missing
 
 
 def test_the_readme_shows_an_example_as_it_is_and_commands_that_are_there() -> None:

@@ -195,7 +195,10 @@ def compare(
 
 
 def lost_part(path: Path) -> str | None:
-    """What a step that was whole has lost, by its sizes; None where it is whole, gone, or not ours to judge."""
+    """What a step that was whole has lost, by its sizes; None where it is whole, gone, or not ours to judge.
+
+    Whether it is still the same folder is the caller's to look at: its writer may put a new one there meanwhile.
+    """
     try:
         manifest = read_manifest(path)
     except FileNotFoundError:
@@ -207,14 +210,7 @@ def lost_part(path: Path) -> str | None:
         return str(error)  # cut off
     except OSError:
         return None  # no permission, or a disk that may answer again
-    problem = next(
-        (lost for name, file in manifest.files.items() if (lost := lacks(path / name, file))), None
-    )
-    try:
-        # A new one that was put there meanwhile is not to be judged by the manifest of the old.
-        return problem if problem is not None and read_manifest(path) == manifest else None
-    except (OSError, ValueError):
-        return None
+    return next((lost for name, file in manifest.files.items() if (lost := lacks(path / name, file))), None)
 
 
 def lacks(path: Path, file: File) -> str | None:

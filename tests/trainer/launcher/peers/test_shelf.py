@@ -154,22 +154,31 @@ def test_a_step_that_its_writer_replaces_meanwhile_is_not_torn(
     assert path.is_dir()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("harm", [None, cut_manifest, lose_a_file])
 @pytest.mark.parametrize("moment", ["away", "replaced"])
 def test_a_step_that_its_writer_replaces_after_its_manifest_was_read_is_not_torn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    harm: Callable[[Path], None] | None,
+    shared: bool,
 ) -> None:
     path = save(tmp_path, 3)
+    if harm is not None:
+        harm(path)
     read, once = checkpoints.read_manifest, [True]
 
     def before(path: Path) -> checkpoints.Manifest:
-        manifest = read(path)
-        if once:
-            once.clear()
-            path.rename(tmp_path / "old")
-            if moment == "replaced":
-                save(tmp_path, 3, b"shorter")
-        return manifest
+        try:
+            return read(path)
+        finally:
+            if once:
+                once.clear()
+                path.rename(tmp_path / "old")
+                if moment == "replaced":
+                    save(tmp_path, 3, b"shorter")
 
     monkeypatch.setattr(checkpoints, "read_manifest", before)
-    assert Shelf(folder=tmp_path).torn(2) == []
+    assert Shelf(folder=tmp_path, shared=shared).torn(2) == []
     assert path.is_dir() is (moment == "replaced")

@@ -162,12 +162,10 @@ class Shelf:
             for step in named_steps(place):
                 path = step_path(place, step)
                 was = inode(path)
-                if step <= above or (lost := lost_part(path)) is None:
-                    continue
+                if step <= above or was is None or (lost := lost_part(path)) is None or inode(path) != was:
+                    continue  # nothing is to be said of one that its writer takes away, or has written anew meanwhile
                 problem = f"checkpoint {path} is damaged ({lost})"
                 if not (self.shared and place == self.folder):
-                    if inode(path) != was:
-                        continue  # the training has written that step anew meanwhile
                     try:
                         problem += f"; it is now {set_aside(path).name}"
                     except OSError as error:  # those before it are renamed, and must be told

@@ -8,6 +8,7 @@ syncs and renames; a reader needs none of it. Must not: import torch, know what 
 (`checkpoints.py`).
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -18,7 +19,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from ddpjob_trainer.checkpoints import MANIFEST, File, Manifest, Position, complete_steps, step_path
+from ddpjob_trainer.checkpoints import (
+    MANIFEST,
+    File,
+    Manifest,
+    Position,
+    complete_steps,
+    is_of_another_version,
+    step_path,
+)
 from ddpjob_trainer.fence import Fence
 
 
@@ -44,7 +53,7 @@ def write_step(
     """Write a checkpoint so that it is there whole or not at all.
 
     Raises:
-        OSError: the disk is full or broken; nothing is left behind.
+        OSError: the disk is full or broken, or another version's step is there; nothing is left behind.
         Fenced: a newer coordinator is in charge; nothing is left behind.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -109,7 +118,14 @@ class Hashed:
 
 
 def replace_directory(source: Path, target: Path) -> None:
-    """Rename; a checkpoint of the same step from before a restart gives way."""
+    """Rename; a checkpoint of the same step from before a restart gives way.
+
+    Raises:
+        FileExistsError: another version of DDPJob wrote that one, which stays.
+    """
+    if is_of_another_version(target):
+        why = "one of the same step is of another version of DDPJob and stays; move it away"
+        raise FileExistsError(errno.EEXIST, why, str(target))
     if not target.exists():
         source.rename(target)
         return

@@ -96,6 +96,26 @@ def has_its_files(path: Path) -> bool:
         return False
 
 
+def usable_steps(directory: Path) -> tuple[int, ...]:
+    """Steps that this version of DDPJob or another one can go on from, ascending; `open_step` refuses the other's."""
+    return tuple(step for step in named_steps(directory) if is_usable(step_path(directory, step)))
+
+
+def is_usable(path: Path) -> bool:
+    return has_its_files(path) or is_of_another_version(path)
+
+
+def is_of_another_version(path: Path) -> bool:
+    """Whether a step may well be whole and cannot be read here: it stays as it is, and is not gone past unsaid."""
+    try:
+        read_manifest(path)
+    except OtherFormat:
+        return True
+    except (OSError, ValueError):
+        pass
+    return False
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in `path`.
 
@@ -107,8 +127,13 @@ def read_manifest(path: Path) -> Manifest:
     document = json.loads((path / MANIFEST).read_bytes())
     found = document.get("format") if isinstance(document, dict) else None
     if found != FORMAT:
-        other = OtherFormat if isinstance(found, int) else ValueError
-        raise other(f"{path / MANIFEST}: not a manifest of format {FORMAT}")
+        problem = f"{path / MANIFEST}: not a manifest of format {FORMAT}"
+        if isinstance(found, int):
+            raise OtherFormat(
+                f"{problem}: another version of DDPJob wrote it; go on with that version, or move {path.name} away to "
+                "go on without it"
+            )
+        raise ValueError(problem)
     try:
         position = Position(
             **{field.name: int(document["position"][field.name]) for field in fields(Position)}

@@ -1,6 +1,7 @@
 """A training that was interrupted ends as if it had not been."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from tests.trainer.loop.crew import JobFailed
 from tests.trainer.loop.jobs import equal, same_losses, training
 
 from ddpjob_trainer.checkpoints import MANIFEST, complete_steps, step_path
+from ddpjob_trainer.loop import saving
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -171,6 +173,13 @@ def test_a_checkpoint_of_another_version_is_refused_and_stays(run, tmp_path):
         run(resume=2)
     assert failed.value.kind == "Refused"
     assert manifest.exists()
+
+
+def test_without_a_launcher_a_checkpoint_of_another_version_is_met_and_not_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "from_all", lambda mine: [mine, mine])
+    step_path(tmp_path, 2).mkdir()
+    (step_path(tmp_path, 2) / MANIFEST).write_text('{"format": 2}')
+    assert saving.newest_common_step(SimpleNamespace(checkpoint_dir=tmp_path)) == 2
 
 
 def test_a_schedule_that_could_not_be_loaded_is_refused_before_the_first_step(run):

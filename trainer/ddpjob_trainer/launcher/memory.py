@@ -95,7 +95,7 @@ class Memory:
         )
 
     def stock(self) -> tuple[tuple[int, ...], str]:
-        """Steps of the complete checkpoints here, and the digest of what a script keeps."""
+        """Steps that are here to go on from, and the digest of what a script keeps."""
         if self.config.checkpoint_dir is None:
             return (), ""
         from ddpjob_trainer.launcher.peers.trees import Tree

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ddpjob_api.page import Fact, Slot
 from ddpjob_trainer.checkpoint_writing import Writable, prune, remove_leftovers, write_step
-from ddpjob_trainer.checkpoints import Manifest, OtherFormat, Position, complete_steps, open_step
+from ddpjob_trainer.checkpoints import Manifest, OtherFormat, Position, open_step, usable_steps
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.fence import Fenced
 from ddpjob_trainer.loop.agreement import from_all, total
@@ -180,10 +180,7 @@ class Saver:
                 self.told.resume_dir or self.told.checkpoint_dir, step, hashes=not compared
             )
         except OtherFormat as error:
-            raise Refused(
-                f"{error}: another version of DDPJob wrote it; go on with that version, or delete the directory to "
-                "start anew"
-            ) from error
+            raise Refused(str(error)) from error
         check_same_training(manifest, expected, str(path))
         try:
             state = torch.load(path / STATE, map_location="cpu", weights_only=True)
@@ -216,8 +213,8 @@ def size_of(state: object) -> int:
 
 
 def newest_common_step(told: Told) -> int | None:
-    """The newest step that every rank can read; who has a launcher is told it instead."""
-    everywhere = from_all(complete_steps(told.checkpoint_dir) if told.checkpoint_dir else ())
+    """The newest step that every rank has, also one that `load` refuses; who has a launcher is told it instead."""
+    everywhere = from_all(usable_steps(told.checkpoint_dir) if told.checkpoint_dir else ())
     return max(set(everywhere[0]).intersection(*everywhere), default=None)
 
 

@@ -88,6 +88,20 @@ def test_what_was_found_is_told_also_where_the_step_is_refused(
     assert "is damaged (manifest.json is missing)" in told.passed_over
 
 
+def test_a_step_of_another_version_is_refused_in_words_as_long_as_it_is_there(tmp_path: Path) -> None:
+    """So the training does not start anew beside it: it goes on from an older one and says so, or waits."""
+    other = save(tmp_path, 3) / MANIFEST
+    other.write_text(other.read_text().replace('"format": 1', '"format": 2'))
+    shelf = Slow(folder=tmp_path)
+    shelf.begun.set()
+    (told,) = asyncio.run(answers(shelf, [Prepare(term=1, attempt=1, step=3)]))
+    assert told.refused == (
+        f"{other}: not a manifest of format 1: another version of DDPJob wrote it; go on with that version, or move "
+        "step-00000003 away to go on without it"
+    )
+    assert told.checkpoints == (3,)
+
+
 def test_where_all_steps_are_torn_and_the_training_starts_anew_it_is_said_what_they_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

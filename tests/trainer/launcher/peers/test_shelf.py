@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.steps import CONTENT, save
 
 from ddpjob_trainer import checkpoints
-from ddpjob_trainer.checkpoints import MANIFEST, open_step, step_path
+from ddpjob_trainer.checkpoints import MANIFEST, OtherFormat, open_step, step_path
 from ddpjob_trainer.launcher.peers.shelf import Shelf
 
 
@@ -67,7 +67,6 @@ def test_a_newer_step_that_cannot_be_judged_here_stays(
     shelf = Shelf(folder=tmp_path)
     other = save(tmp_path, 3) / MANIFEST
     other.write_text(other.read_text().replace('"format": 1', '"format": 2'))
-    assert shelf.steps() == ()
     assert shelf.torn(2) == [], "another trainer can read it"
     path = save(tmp_path, 4)
     for error in (
@@ -84,6 +83,22 @@ def test_a_newer_step_that_cannot_be_judged_here_stays(
             assert shelf.torn(2) == []
     assert other.exists()
     assert open_step(tmp_path, 4)[0] == path
+
+
+def test_a_step_of_another_version_is_told_of_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    shelf = Shelf(folder=tmp_path)
+    other = save(tmp_path, 3) / MANIFEST
+    other.write_text(other.read_text().replace('"format": 1', '"format": 2'))
+    save(tmp_path, 2)
+    assert shelf.steps() == (2, 3)
+    with pytest.raises(OtherFormat, match=r"move step-00000003 away to go on without it"):
+        shelf.verify(3)
+    assert shelf.drop_above(2) == ()
+    assert shelf.put_away([3]) == ()
+    with pytest.raises(FileExistsError, match="is of another version of DDPJob and stays"):
+        save(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    assert '"format": 2' in other.read_text()
 
 
 def test_torn_steps_are_told_also_where_one_of_them_cannot_be_set_aside(

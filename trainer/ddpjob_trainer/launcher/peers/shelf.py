@@ -19,13 +19,14 @@ from ddpjob_trainer.checkpoints import (
     MANIFEST,
     READ_BYTES,
     complete_steps,
-    has_its_files,
+    is_usable,
     lost_part,
     named_steps,
     open_step,
     read_manifest,
     set_aside,
     step_path,
+    usable_steps,
 )
 from ddpjob_trainer.errors import CheckpointDamaged
 
@@ -96,8 +97,8 @@ class Shelf:
     # steps
 
     def steps(self) -> tuple[int, ...]:
-        """Steps of the complete checkpoints, ascending; hashes are checked by `verify`."""
-        return tuple(sorted({step for place in self.places() for step in complete_steps(place)}))
+        """Steps of the complete checkpoints and of another version's, ascending; `verify` checks hashes and refuses those."""
+        return tuple(sorted({step for place in self.places() for step in usable_steps(place)}))
 
     def named(self) -> frozenset[int]:
         """Steps that are here, whether or not they can be read."""
@@ -113,7 +114,7 @@ class Shelf:
 
     def holder(self, step: int) -> Path | None:
         """The folder that has a step; the others are not looked at, which takes long on a slow volume."""
-        return next((place for place in self.places() if has_its_files(step_path(place, step))), None)
+        return next((place for place in self.places() if is_usable(step_path(place, step))), None)
 
     def verify(
         self,
@@ -127,6 +128,7 @@ class Shelf:
 
         Raises:
             Cancelled: it is not asked for any more.
+            OtherFormat: another version of DDPJob wrote it.
             OSError: it cannot be read here in the shared folder, where others may well read it.
         """
         problems: list[str] = []

@@ -187,7 +187,7 @@ class Prepared:
     damaged: str = limited("", max_length=512)
     """What it had is not what was written, and has been set aside."""
     passed_over: str = limited("", max_length=512)
-    """Newer checkpoints there have lost a part since they were written, and are not gone on from."""
+    """Newer checkpoints there have lost a part since they were written, or cannot be deleted, and are not gone on from."""
     unable: tuple[Unable, ...] = limited((), max_items=16)
     """None of the sources could give it."""
     refused: str = limited("", max_length=512)

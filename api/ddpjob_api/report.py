@@ -212,7 +212,7 @@ class JobReport:
     hung: bool = False
     """A generation hung (no step was made, or collectives timed out), and no step has been made since."""
     passed_over: str = limited("", max_length=512)
-    """Checkpoints that were damaged, so that this generation goes on from elsewhere."""
+    """Checkpoints that were damaged or cannot be used, so that this generation goes on from elsewhere."""
     spent: Spent | None = None
     """What the time went to, since the job's start."""
 

@@ -189,6 +189,11 @@ def test_a_wrong_environment_is_named(tmp_path: Path, more: dict[str, str], word
         read(environ(tmp_path, {"nodes": 2, "script": {"args": ["t.py"]}}, **more))
 
 
+def test_what_is_known_of_the_checkpoint_folder_is_known_to_every_part_of_a_launcher(tmp_path: Path) -> None:
+    told = config(tmp_path, {"nodes": 2, "script": {"args": ["t.py"]}, "checkpoint": {}})
+    assert told.shelf is told.shelf
+
+
 START = Start(
     term=2,
     generation=3,

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,9 +68,9 @@ class Config:
     host_node: str
     python: str
 
-    @property
+    @cached_property
     def shelf(self) -> "Shelf":
-        """The folders of its checkpoints."""
+        """The folders of its checkpoints, and what is known of them."""
         from ddpjob_trainer.launcher.peers.shelf import Shelf
 
         checkpoint, task = self.spec.checkpoint, self.spec.task is not None

@@ -219,6 +219,50 @@ def test_a_rename_that_fails_hides_no_other_and_a_training_that_starts_anew_leav
     assert memory.unread == set()
 
 
+@pytest.mark.parametrize("resume_step", [None, 2])
+def test_a_newer_step_that_cannot_be_taken_away_is_named_and_is_not_here_until_it_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume_step: int | None
+) -> None:
+    """Else a later generation would go on from it on this node, and on the others from the one that they wrote since."""
+    for step in (2, 3):
+        save(tmp_path, step)
+    config: Any = SimpleNamespace(
+        shelf=Shelf(folder=tmp_path), token=b"token", checkpoint_dir=tmp_path, restarts=0, disruptions=0
+    )
+    memory, said, sent = Memory(config), list[str](), list[Message]()
+    memory.unread = {3} if resume_step is None else set()
+    preparation = Preparation(
+        config, memory, say=said.append, send=sent.append, keep=lambda work: work.close()
+    )
+
+    def denied(_path: Path, *_why: str) -> Path:
+        raise PermissionError(13, "Permission denied")
+
+    start = Start(
+        term=1,
+        generation=1,
+        master_address="here",
+        master_port=1,
+        restarts=0,
+        disruptions=0,
+        resume_step=resume_step,
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(shelf, "set_aside", denied)
+        preparation.begin(start)
+    (sentence,) = said
+    assert sentence == (
+        f"checkpoint {step_path(tmp_path, 3)} is not what the training goes on from and cannot be taken away (Permission "
+        "denied): it is not used, and none of that step can take its place; delete it before the job is started again"
+    )
+    assert sent == [Prepared(attempt=0, passed_over=sentence, checkpoints=(2,))]
+    assert memory.stock()[0] == (2,)
+    assert config.shelf.holder(3) is None
+    assert memory.unread == set(), "it is known what it is"
+    save(tmp_path, 3)
+    assert memory.stock()[0] == (2, 3)
+
+
 def test_a_folder_in_which_nothing_can_be_looked_for_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """What lies in a node's checkpoint folder: what is whole, what is torn, and what cannot be judged."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,8 +94,8 @@ def test_a_step_of_another_version_is_told_of_refused_and_left_as_it_is(tmp_path
     assert shelf.steps() == (2, 3)
     with pytest.raises(OtherFormat, match=r"move step-00000003 away to go on without it"):
         shelf.verify(3)
-    assert shelf.drop_above(2) == ()
-    assert shelf.put_away([3]) == ()
+    assert shelf.drop_above(2) == ((), [])
+    assert shelf.put_away([3]) == ((), [])
     with pytest.raises(FileExistsError, match="is of another version of DDPJob and stays"):
         save(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
@@ -119,6 +120,29 @@ def test_torn_steps_are_told_also_where_one_of_them_cannot_be_set_aside(
     assert second.endswith(
         "(state.pt is missing); it cannot be set aside (Stale file handle) and will not be used"
     )
+
+
+def test_a_newer_step_of_which_something_cannot_be_deleted_is_named_by_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (2, 3, 4):
+        save(tmp_path, step)
+    rmtree = shutil.rmtree
+
+    def busy(path: Path, *, ignore_errors: bool = False) -> None:
+        if path.name != "step-00000003.damaged":
+            rmtree(path)
+        elif not ignore_errors:
+            raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    dropped, problems = Shelf(folder=tmp_path).drop_above(2)
+    left = tmp_path / "step-00000003.damaged"
+    assert dropped == (4,)
+    assert problems == [
+        f"checkpoint {left} cannot be deleted (Device or resource busy): it is not used, and takes room until you delete it"
+    ]
+    assert sorted(tmp_path.iterdir()) == [step_path(tmp_path, 2), left]
 
 
 def test_where_a_step_is_says_one_look_at_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,19 +99,25 @@ class Preparation:
             return None if step is None else self.shelf.holder(step)
         goes_on = "starts anew" if step is None else f"goes on from step {step}"
         unread = {each for each in self._memory.unread if each > (step or 0)}
-        if kept := self.shelf.put_away(unread):
+        kept, problems = self.shelf.put_away(unread)
+        if kept:
             self._say(
                 f"checkpoints of steps {', '.join(map(str, kept))} could not be read when it was decided that the training "
                 f"{goes_on}; they are now step-….{UNUSED} in {self.shelf.folder}, and are yours to delete, until another of that step takes its place"
             )
         self._memory.unread.clear()
+        if step is not None:
+            dropped, problems = self.shelf.drop_above(step)
+            if dropped:
+                self._say(
+                    f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: the training {goes_on}"
+                )
+        # Where the coordinator cannot be told what is here, the training goes on.
+        with contextlib.suppress(OSError):
+            self._pass_over(problems)
         if step is None:
             self._keep(self._say_torn())
             return None
-        if dropped := self.shelf.drop_above(step):
-            self._say(
-                f"checkpoints of steps {', '.join(map(str, dropped))} are deleted: the training {goes_on}"
-            )
         return self.shelf.holder(step)
 
     def keep_for(self, neighbour: Source | None) -> None:
@@ -130,14 +136,20 @@ class Preparation:
     async def _say_torn(self) -> None:
         """Say what the steps have lost that were here and cannot be gone on from, here and to the coordinator."""
         try:
-            problems = await in_thread(asyncio.get_running_loop(), lambda: self.shelf.torn(0))
-            for problem in problems:
-                self._say(problem)
-            steps, tree = self._memory.stock()
+            self._pass_over(await in_thread(asyncio.get_running_loop(), lambda: self.shelf.torn(0)))
         except OSError as error:
             self._say(f"{self.shelf.folder}: what is torn cannot be looked for: {error.strerror or error}")
-            return
+
+    def _pass_over(self, problems: Sequence[str]) -> None:
+        """Say what is wrong with steps that nobody goes on from, here and to the coordinator.
+
+        Raises:
+            OSError: it cannot be told what is here.
+        """
+        for problem in problems:
+            self._say(problem)
         if problems:
+            steps, tree = self._memory.stock()
             told = "; ".join(problems)[:512]
             self._send(Prepared(attempt=UNASKED, passed_over=told, checkpoints=steps, tree=tree))
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpjob_trainer.checkpoints import (
@@ -77,6 +77,28 @@ def inode(path: Path) -> int | None:
         return None
 
 
+def delete(aside: Path) -> str:
+    """Delete what was set aside; what is left of it, in words."""
+    try:
+        shutil.rmtree(aside)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)  # the rest of it
+        if inode(aside) is not None:
+            return (
+                f"checkpoint {aside} cannot be deleted ({error.strerror or error}): it is not used, and takes room until you "
+                "delete it"
+            )
+    return ""
+
+
+def stays(path: Path, error: OSError) -> str:
+    """What is to be said of a step that was given up and keeps its name."""
+    return (
+        f"checkpoint {path} is not what the training goes on from and cannot be taken away ({error.strerror or error}): it is "
+        "not used, and none of that step can take its place; delete it before the job is started again"
+    )
+
+
 def ignore(_count: int) -> None:
     """Nobody watches."""
 
@@ -93,16 +115,28 @@ class Shelf:
     """Whether all nodes see the same checkpoint folder."""
     by_step: bool = True
     """A task's steps; else a script's files."""
+    left: dict[Path, int] = field(default_factory=dict, compare=False)
+    """Steps of a history that was given up which stay all the same, and the inode of each: not here to go on from."""
 
     # steps
 
     def steps(self) -> tuple[int, ...]:
         """Steps of the complete checkpoints and of another version's, ascending; `verify` checks hashes and refuses those."""
-        return tuple(sorted({step for place in self.places() for step in usable_steps(place)}))
+        places = self.places()
+        return tuple(
+            sorted({step for each in places for step in usable_steps(each) if self.counts(each, step)})
+        )
 
     def named(self) -> frozenset[int]:
         """Steps that are here, whether or not they can be read."""
-        return frozenset(step for place in self.places() for step in named_steps(place))
+        return frozenset(
+            step for place in self.places() for step in named_steps(place) if self.counts(place, step)
+        )
+
+    def counts(self, place: Path, step: int) -> bool:
+        """Whether a step is not one that is `left`; one that was written anew since is another folder."""
+        path = step_path(place, step)
+        return path not in self.left or inode(path) != self.left[path]
 
     def places(self) -> tuple[Path, ...]:
         """Where steps may lie, the fastest first."""
@@ -114,7 +148,10 @@ class Shelf:
 
     def holder(self, step: int) -> Path | None:
         """The folder that has a step; the others are not looked at, which takes long on a slow volume."""
-        return next((place for place in self.places() if is_usable(step_path(place, step))), None)
+        return next(
+            (each for each in self.places() if is_usable(step_path(each, step)) and self.counts(each, step)),
+            None,
+        )
 
     def verify(
         self,
@@ -175,33 +212,62 @@ class Shelf:
                 problems.append(f"{problem} and will not be used")
         return problems
 
-    def drop_above(self, step: int) -> tuple[int, ...]:
-        """Delete newer steps, which are of a history that nobody can go on with; returns those that are gone."""
-        dropped = set[int]()
+    def drop_above(self, step: int) -> tuple[tuple[int, ...], list[str]]:
+        """Delete newer steps, which are of a history that nobody can go on with.
+
+        Returns those that are gone, and in words what is not.
+        """
+        dropped, problems = set[int](), list[str]()
         for place in self.places():
             if self.shared and place == self.folder:
                 continue  # its one writer overwrites them
             for newer in readable_steps(place):
                 if newer <= step:
                     continue
-                with contextlib.suppress(OSError):  # the others go all the same
-                    shutil.rmtree(set_aside(step_path(place, newer)), ignore_errors=True)
+                try:
+                    aside = self._taken_away(step_path(place, newer))
+                except OSError as error:  # the others go all the same
+                    problems.append(stays(step_path(place, newer), error))
+                    continue
+                if problem := delete(aside):
+                    problems.append(problem)
+                else:
                     dropped.add(newer)
-        return tuple(sorted(dropped))
+        return tuple(sorted(dropped)), problems
 
-    def put_away(self, steps: Collection[int]) -> tuple[int, ...]:
-        """Rename to `step-….unused` what is whole of these steps, and return which that are.
+    def put_away(self, steps: Collection[int]) -> tuple[tuple[int, ...], list[str]]:
+        """Rename to `step-….unused` what is whole of these steps; returns which that are, and in words what stays.
 
         They were not known when it was decided what the training goes on from, and a later step of the same number
         would be another one on every other node.
         """
-        renamed = []
+        renamed, problems = list[int](), list[str]()
         if self.folder is not None and not self.shared:
             for step in sorted(set(readable_steps(self.folder)) & set(steps)):
-                with contextlib.suppress(OSError):
-                    set_aside(step_path(self.folder, step), UNUSED)
+                try:
+                    self._taken_away(step_path(self.folder, step), UNUSED)
                     renamed.append(step)
-        return tuple(renamed)
+                except OSError as error:
+                    problems.append(stays(step_path(self.folder, step), error))
+        return tuple(renamed), problems
+
+    def _taken_away(self, path: Path, *why: str) -> Path:
+        """Rename a step of a history that was given up; where it cannot be, it does not count any more.
+
+        The training will have another step of that number: nodes that went on from one each would not be equal.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        was = inode(path)
+        try:
+            aside = set_aside(path, *why)
+        except OSError:
+            if was is not None:
+                self.left[path] = was
+            raise
+        self.left.pop(path, None)
+        return aside
 
     # items
 

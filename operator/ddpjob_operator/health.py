@@ -62,7 +62,10 @@ class Metrics:
             **make,
         )
         self.incidents = Counter(
-            "incidents", "Restarts and disruptions of all jobs, by what caused them.", ["reason"], **make
+            "incidents",
+            "Restarts, disruptions, and failures that no restart followed, of all jobs, by what caused them.",
+            ["reason"],
+            **make,
         )
         self.job_seconds = Counter(
             "job_seconds",

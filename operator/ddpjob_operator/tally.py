@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ddpjob_api.conditions import Reason
+from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.goodput import Use
 from ddpjob_api.report import Failure, JobReport
 from ddpjob_operator.model import Startup, Status, TimeState, moment_of
@@ -21,6 +21,11 @@ INCIDENT_REASONS = (
     Reason.NO_PROGRESS, Reason.UNKNOWN,
 )  # fmt: skip
 """What an incident can be counted as; anything else is Unknown."""
+NO_INCIDENTS = frozenset({
+    Reason.INVALID_SPEC, Reason.CONFIGURATION_REFUSED, Reason.RENDEZVOUS_TIMEOUT, Reason.DEADLINE_EXCEEDED,
+    Reason.MAX_DISRUPTIONS_EXCEEDED,
+})  # fmt: skip
+"""Reasons of Failed behind which is no incident, or one that `disruptions` counts."""
 
 
 class Stage(StrEnum):
@@ -63,8 +68,12 @@ def stages(job: JobView, old: Status, new: Status) -> Iterator[tuple[Stage, floa
 
 
 def incidents(old: Status, new: Status, failures: tuple[Failure, ...]) -> Iterator[Reason]:
-    """Why, for as many as were added to restarts and disruptions; the newest by the status, others by the report."""
-    count = new.restarts + new.disruptions - old.restarts - old.disruptions
+    """Why, for as many as were added to restarts and disruptions, and for what the job has just failed of.
+
+    The newest by the status, others by the report.
+    """
+    last = fatal(old, new)
+    count = new.restarts + new.disruptions - old.restarts - old.disruptions + (last is not None)
     known = [new.last_failure, *reversed(failures)]
     causes: list[Failure] = []
     for failure in known:
@@ -73,6 +82,35 @@ def incidents(old: Status, new: Status, failures: tuple[Failure, ...]) -> Iterat
         if failure == old.last_failure:
             break
         causes.append(failure)
+    reasons = [failure.reason for failure in causes]
+    if last is not None:
+        reasons[:1] = [last]
     for index in range(count):
-        reason = causes[index].reason if index < len(causes) else Reason.UNKNOWN
+        reason = reasons[index] if index < len(reasons) else Reason.UNKNOWN
         yield reason if reason in INCIDENT_REASONS else Reason.UNKNOWN
+
+
+def fatal(old: Status, new: Status) -> Reason | None:
+    """What the job has just failed of, where neither a restart nor a disruption stands for it.
+
+    Restarts are those that were made: a failure that found none left, or that none would help, is not among them.
+    """
+    failed, last = new.condition(Condition.FAILED), new.last_failure
+    if old.finished or failed is None or not new.is_true(Condition.FAILED) or failed.reason in NO_INCIDENTS:
+        return None
+    if last is not None and is_told(last, old.last_failure):
+        return None
+    if failed.reason in INCIDENT_REASONS or last is None:
+        return Reason(failed.reason) if failed.reason in INCIDENT_REASONS else Reason.UNKNOWN
+    # The same exception over and over is the program's, whoever told of it first.
+    return Reason.PROGRAM_FAILED if last.reason is Reason.REPEATED_FAILURE else last.reason
+
+
+def is_told(failure: Failure, before: Failure | None) -> bool:
+    """Whether the end of this failure's pod was counted before what made it end was known.
+
+    A failure without a rank is a word of a pod's end; a generation ends once, and in it a pod.
+    """
+    if before is None or before.rank is not None or before.pod_uid is None:
+        return False
+    return (before.pod_uid, before.generation) == (failure.pod_uid, failure.generation)

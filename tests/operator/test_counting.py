@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import generate_latest
 from tests.operator.fake_api import last_words, terminated
-from tests.operator.world import World, viewed
+from tests.operator.world import World, started, viewed
 
 from ddpjob_api.codec import load, render
 from ddpjob_api.conditions import Reason
 from ddpjob_api.goodput import Spent, Times, Use
-from ddpjob_api.report import Failure, Progress, RunState
+from ddpjob_api.report import Failure, Outcome, Progress, RunState
 from ddpjob_operator import spending, tally
 from ddpjob_operator.health import Metrics
 from ddpjob_operator.model import Startup, Status, TimeState, stamp
@@ -130,6 +130,128 @@ async def test_each_incident_is_counted_under_its_reason() -> None:
     assert counted(world)[1][3:] == [Reason.DISRUPTED]
     await world.resync()
     assert len(counted(world)[1]) == 4
+
+
+HANG = Failure(
+    reason=Reason.NO_PROGRESS, rank=1, node=1, pod="train-1", generation=1, message="no step for 15 s", at="2026-01-01T00:01:00Z"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("told", ["by the coordinator", "by last words", "to an operator that was away"])
+async def test_a_hang_with_no_restart_left_is_an_incident_once(told: str) -> None:
+    world = await started(recovery={"maxRestarts": 0})
+    await world.say(state=RunState.RUNNING, progress=Progress(step=9))
+    if told == "by the coordinator":
+        await world.say(state=RunState.FINISHED, outcome=Outcome.FAILED, last_failure=HANG, failures=(HANG,))
+    if told == "to an operator that was away":
+        world.operators.clear()
+    for name, index in (("train-1", 1), ("train-0", 0)):
+        words = last_words("Failed", 87, index, failure=render(HANG))
+        await world.end(name, terminated(87, message=words))
+    if not world.operators:
+        await world.start()
+        await world.settle()
+    await world.passes(60)
+    world.operators.clear()
+    await world.start()
+    await world.resync()
+    assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
+    assert (world.status["restarts"], world.status["disruptions"]) == (0, 0)
+    assert counted(world)[1] == [Reason.NO_PROGRESS]
+
+
+async def test_the_last_failure_is_counted_beside_the_restarts_before_it() -> None:
+    world = await started(recovery={"maxRestarts": 2})
+    first = replace(HANG, reason=Reason.PROGRAM_FAILED)
+    second = replace(HANG, reason=Reason.OOM_KILLED, generation=2, at="2026-01-01T00:02:00Z")
+    third = replace(HANG, generation=3, at="2026-01-01T00:03:00Z")
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=first, failures=(first,))
+    await world.say(
+        state=RunState.FINISHED, outcome=Outcome.FAILED, generation=3, restarts=2,
+        last_failure=third, failures=(first, second, third),
+    )  # fmt: skip
+    assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
+    assert counted(world)[1] == [Reason.PROGRAM_FAILED, Reason.NO_PROGRESS, Reason.OOM_KILLED]
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "restarts"),
+    [
+        (Reason.PROGRAM_FAILED, Reason.PROGRAM_FAILED, 3),
+        (Reason.KILLED, Reason.KILLED, 3),
+        (Reason.OOM_KILLED, Reason.OOM_KILLED, 3),
+        (Reason.REPEATED_FAILURE, Reason.PROGRAM_FAILED, 1),
+    ],
+)
+async def test_what_a_job_fails_of_is_an_incident_of_its_own_reason(
+    reason: Reason, told: Reason, restarts: int
+) -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING, generation=4, restarts=restarts)
+    before = counted(world)[1]
+    failure = replace(HANG, reason=reason, generation=4)
+    words = last_words("Failed", 1, 1, failure=render(failure), restarts=restarts, generation=4)
+    await world.end("train-1", terminated(1, message=words))
+    assert world.condition("Failed") is not None
+    assert counted(world)[1][len(before) :] == [told]
+
+
+async def test_a_container_out_of_memory_with_no_restart_left_is_an_incident_once() -> None:
+    world = await started(recovery={"maxRestarts": 0})
+    await world.end("train-1", terminated(137, reason="OOMKilled"))
+    assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
+    assert counted(world)[1] == [Reason.OOM_KILLED]
+
+
+async def test_one_that_the_coordinator_took_for_a_lost_pod_is_not_counted_again() -> None:
+    world = await started(recovery={"maxRestarts": 0})
+    uid = world.pod("train-1")["metadata"]["uid"]
+    lost = Failure(reason=Reason.POD_LOST, node=1, pod_uid=uid, generation=1, at="2025-12-31T23:59:59Z")
+    await world.say(state=RunState.WAITING, disruptions=1, failures=(lost,), last_failure=lost)
+    await world.end("train-1", terminated(137, reason="OOMKilled"))
+    assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
+    assert counted(world)[1] == [Reason.POD_LOST]
+
+
+async def test_a_lost_node_that_no_disruption_is_left_for_is_counted_as_one() -> None:
+    world = await started(recovery={"maxDisruptions": 0})
+    await world.node("node-0", ready=False)
+    await world.passes(121)
+    await world.passes(10)
+    assert world.condition("Failed") == ("True", "MaxDisruptionsExceeded")
+    assert counted(world)[1] == [Reason.NODE_LOST]
+
+
+async def test_a_verdict_about_a_pod_whose_end_was_counted_is_not_another_incident() -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING)
+    uid = world.pod("train-1")["metadata"]["uid"]
+    await world.end("train-1", terminated(1))
+    assert (world.status["restarts"], counted(world)[1]) == (1, [Reason.PROGRAM_FAILED])
+    failure = replace(HANG, reason=Reason.PROGRAM_FAILED, pod_uid=uid)
+    await world.say(
+        state=RunState.FINISHED, outcome=Outcome.FAILED, last_failure=failure, failures=(failure,)
+    )
+    assert world.condition("Failed") == ("True", "ProgramFailed")
+    assert counted(world)[1] == [Reason.PROGRAM_FAILED]
+
+
+@pytest.mark.parametrize("outcome", ["Done", "Refused", "Deadline", "Suspended"])
+async def test_an_end_without_an_incident_counts_none(outcome: str) -> None:
+    world = await started(activeDeadlineSeconds=100)
+    if outcome == "Done":
+        await world.done()
+    elif outcome == "Refused":
+        failure = render(replace(HANG, reason=Reason.CONFIGURATION_REFUSED))
+        for name, index in (("train-1", 1), ("train-0", 0)):
+            await world.end(name, terminated(86, message=last_words("Refused", 86, index, failure=failure)))
+    elif outcome == "Deadline":
+        await world.passes(101)
+    else:
+        await world.patch(suspend=True)
+        for name in ("train-0", "train-1"):
+            await world.stopped(name)
+    assert counted(world)[1] == []
 
 
 def test_what_caused_an_incident_may_be_unknown() -> None:

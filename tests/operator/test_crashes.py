@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.operator.fake_api import Crash, failure, terminated
+from tests.operator.fake_api import Crash, failure, last_words, terminated
 from tests.operator.world import World
 
 Story = Callable[[World], Awaitable[None]]
@@ -93,6 +93,24 @@ async def fails_by_its_budget(world: World) -> None:
     await world.passes(60)
 
 
+async def hangs_with_no_restart_left(world: World) -> None:
+    await world.apply(recovery={"maxRestarts": 0})
+    await world.passes(10)
+    await world.run()
+    hang = {
+        "reason": "NoProgress",
+        "rank": 1,
+        "node": 1,
+        "pod": "train-1",
+        "generation": 1,
+        "message": "no step",
+    }
+    for name in list(world.live().values()):
+        index = int(world.pod(name)["metadata"]["labels"]["ddpjob.dev/index"])
+        await world.end(name, terminated(87, message=last_words("Failed", 87, index, failure=hang)))
+    await world.passes(60)
+
+
 async def is_suspended_and_resumed(world: World) -> None:
     await starts(world)
     await world.patch(suspend=True)
@@ -116,7 +134,7 @@ async def is_deleted(world: World) -> None:
 STORIES: list[Story] = [
     starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_the_coordinator_and_another,
     loses_the_coordinators_node, loses_all_its_nodes_at_once, does_not_meet_at_first, completes,
-    fails_by_its_budget, is_suspended_and_resumed, is_deleted,
+    fails_by_its_budget, hangs_with_no_restart_left, is_suspended_and_resumed, is_deleted,
 ]  # fmt: skip
 
 
@@ -156,11 +174,20 @@ async def played(
     return world
 
 
+def counted(world: World) -> int:
+    return sum(len(tally.incidents) for tally in world.tallies)
+
+
+def happened(world: World) -> int:
+    """Restarts and disruptions, and the failure after which there was none."""
+    status = world.newest
+    return status.get("restarts", 0) + status.get("disruptions", 0) + (status.get("state") == "Failed")
+
+
 def counts_nothing_twice(world: World) -> None:
     """A write whose answer was lost may go uncounted, and no transition is counted by two."""
     status = world.newest
-    incidents = [reason for tally in world.tallies for reason in tally.incidents]
-    assert len(incidents) <= status.get("restarts", 0) + status.get("disruptions", 0), incidents
+    assert counted(world) <= happened(world)
     stages = [stage for tally in world.tallies for stage in tally.stages]
     assert len(stages) <= len(set(stages)) * (2 if status.get("activeSeconds") else 1), stages
     seconds = sum(sum(tally.seconds.values()) for tally in world.tallies)
@@ -191,6 +218,7 @@ def dies_at(request: int, *, answered: bool) -> Callable[[World], None]:
 async def test_the_end_is_the_same_wherever_the_operator_dies(story: Story) -> None:
     whole = await played(story)
     expected, requests = outcome(whole), len(whole.api.requests)
+    assert counted(whole) == happened(whole)
     for answered in (False, True):
         for k in range(requests):
             world = await played(story, dies_at(k, answered=answered))

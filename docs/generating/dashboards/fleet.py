@@ -88,8 +88,8 @@ def attention() -> Section:
             span=6,
         ),
         graph(
-            "Failures survived",
-            "What makes jobs begin again? (in an hour)",
+            "Incidents",
+            "What makes jobs begin again, or ends them? (in an hour)",
             query("sum by (reason) (increase(ddpjob_operator_incidents_total[1h]))", "{{reason}}"),
             span=6,
             stacked=True,

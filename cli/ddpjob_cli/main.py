@@ -7,8 +7,7 @@ import asyncio
 import shlex
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +24,18 @@ from ddpjob_cli.commands.submit import submit
 from ddpjob_cli.commands.top import top
 from ddpjob_cli.commands.tune import tune
 from ddpjob_cli.document import jobs, one_job
-from ddpjob_cli.errors import BUG, KILLED, UNUSABLE, CommandError, OutputLost, RefusedJob, Unusable
+from ddpjob_cli.errors import (
+    BUG,
+    KILLED,
+    UNUSABLE,
+    CommandError,
+    Forbidden,
+    OutputLost,
+    RefusedJob,
+    Unreachable,
+    Unusable,
+)
+from ddpjob_cli.invocation import Invocation
 from ddpjob_cli.lint import count, examine, sentences
 from ddpjob_cli.options import option, settings_option
 from ddpjob_cli.output import abandon, prepare, tell
@@ -48,24 +58,6 @@ Exit codes:
 
 FILE = click.argument("file", metavar="FILE")
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True)
-
-
-@dataclass(kw_only=True)
-class Invocation:
-    """One call of the command: what was typed, and whether the line of `--json` is out."""
-
-    arguments: Sequence[str]
-    job: str | None = None
-    told: bool = False
-
-    def owe_line(self) -> bool:
-        """Whether a program waits for the line: `run --json` prints one, whatever happens."""
-        return self.arguments[:1] == ["run"] and "--json" in self.arguments and not self.told
-
-    def tell(self, ending: Mapping[str, Any]) -> None:
-        """Print the line."""
-        self.told = True
-        tell(ending)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -244,8 +236,7 @@ def guarded(invocation: Invocation) -> int:
         raise
     except CommandError as error:
         click.echo(str(error), err=True)
-        outcome = "Refused" if isinstance(error, RefusedJob) else "Unusable"
-        return ending(invocation, outcome, error.exit_code, str(error))
+        return ending(invocation, outcome(error), error.exit_code, str(error))
     except click.ClickException as error:
         error.show()
         return ending(invocation, "Unusable", UNUSABLE, error.format_message())
@@ -259,9 +250,19 @@ def guarded(invocation: Invocation) -> int:
     return code
 
 
+def outcome(error: CommandError) -> str:
+    """The word of the line for what went wrong."""
+    if isinstance(error, RefusedJob):
+        return "Refused"
+    return type(error).__name__ if isinstance(error, Unreachable | Forbidden) else "Unusable"
+
+
 def ending(invocation: Invocation, outcome: str, code: int, message: str) -> int:
-    """The exit code of a run that was not, or not to its end; where a line is owed, it is printed."""
-    if invocation.owe_line():
+    """The exit code of what was not done, or not to its end; where a line is owed, it is printed."""
+    if invocation.owe_line() and invocation.command == "submit":
+        where = {"name": invocation.job, "namespace": invocation.namespace}
+        invocation.tell({**where, "outcome": outcome, "message": message})
+    elif invocation.owe_line():
         from ddpjob_cli.local.summary import not_run
 
         invocation.tell(not_run(invocation.job, outcome, code, message))

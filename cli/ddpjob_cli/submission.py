@@ -103,6 +103,11 @@ def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 Dumper.add_representer(str, block)
 
 
+def as_list(documents: Sequence[object]) -> Body:
+    """The same as one document, which kubectl applies too."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+
+
 def as_yaml(documents: Sequence[object]) -> str:
     """Documents that kubectl applies."""
     return yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.cli.api_server import ApiServer, Broken, listed
+from tests.cli.jobs import inside, last_json, write
 from tests.cli.test_top import metrics
 
 from ddpjob_api.history import LOG_MARK, History, RankSums, Row, pack
 from ddpjob_cli.cluster import logs
 from ddpjob_cli.cluster.access import Access, Target
+from ddpjob_cli.commands import submit
 from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
 from ddpjob_cli.lines import Wanted
 from ddpjob_cli.main import cli
@@ -313,6 +315,55 @@ def test_a_script_is_sent_with_its_code_which_is_the_jobs(api: ApiServer, tmp_pa
     assert api.asked[2].body["data"] == {"train.py": "print('hello')\n"}
     (owner,) = api.asked[4].body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("DDPJob", "train", "1-2-3")
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "code", "outcome"),
+    [
+        (None, "", 1, "Deleted"),
+        (403, "no", 77, "Forbidden"),
+        (503, "down", 69, "Unreachable"),
+        (401, "who", 77, "Forbidden"),
+    ],
+)
+def test_a_program_gets_a_line_when_the_job_cannot_be_followed(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    status: int | None, words: str, code: int, outcome: str,
+) -> None:  # fmt: skip
+    file = write(tmp_path, {"script": {"args": ["train.py"]}}, name="train")
+    monkeypatch.setattr("ddpjob_cli.cluster.following.PATIENCE_SECONDS", 0.0)
+    apply = "fieldManager=ddpjob-cli&force=true&fieldValidation=Strict"
+    for query in (apply, f"{apply}&dryRun=All"):
+        api.answers[f"PATCH {JOBS}/train?{query}"] = (200, ...)
+    send = submit.send
+
+    def sent(*arguments: Any) -> Any:
+        job = send(*arguments)
+        if status is not None:
+            api.refuse(f"GET {JOBS}/train", status, words)
+        return job
+
+    monkeypatch.setattr(submit, "send", sent)
+    result = inside("submit", file, "--json", "--kubeconfig", api.kubeconfig(tmp_path))
+    assert result.returncode == code, result.stderr
+    ending = last_json(result)
+    assert (ending["name"], ending["namespace"], ending["outcome"]) == ("train", "team", outcome)
+    assert words in ending.get("message", "")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "outcome"), [(422, 86, "Refused"), (403, 77, "Forbidden"), (503, 69, "Unreachable")]
+)
+def test_a_program_gets_a_line_when_the_job_cannot_be_sent(
+    api: ApiServer, tmp_path: Path, status: int, code: int, outcome: str
+) -> None:
+    file = write(tmp_path, {"script": {"args": ["train.py"]}}, name="train")
+    path = f"{JOBS}/train?fieldManager=ddpjob-cli&force=true&fieldValidation=Strict&dryRun=All"
+    api.refuse(f"PATCH {path}", status, "spec.nodes: Invalid value")
+    result = inside("submit", file, "--json", "--kubeconfig", api.kubeconfig(tmp_path))
+    assert result.returncode == code, result.stderr
+    message = result.stderr.rstrip("\n")
+    assert last_json(result) == {"name": "train", "namespace": None, "outcome": outcome, "message": message}
 
 
 def test_a_job_that_the_server_refuses_is_not_sent(api: ApiServer, tmp_path: Path) -> None:

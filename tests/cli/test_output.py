@@ -1,5 +1,6 @@
 """Where output goes is the user's choice: a reader that leaves, a full disk, no terminal, another encoding."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -50,6 +51,29 @@ def test_a_number_that_is_none_is_null_for_programs_and_has_its_name_for_people(
     shown = inside("top", "digits", cwd=folder)
     assert (shown.returncode, "loss NaN" in shown.stdout) == (0, True), shown.stderr
     assert '"loss": null' in inside("top", "digits", "--json", cwd=folder).stdout
+
+
+def test_for_a_program_too_it_is_said_that_a_clusters_jobs_are_missing(folder: Path) -> None:
+    (folder / "config").write_text("{}")
+    result = inside("top", "--json", cwd=folder, KUBECONFIG=str(folder / "config"))
+    assert [job["name"] for job in json.loads(result.stdout)] == ["digits"]
+    assert (result.returncode, result.stderr[:33]) == (0, "jobs of a cluster are not shown: ")
+
+
+def test_a_program_that_asks_for_a_file_and_for_numbers_is_told_that_it_gets_one(folder: Path) -> None:
+    result = inside("report", "digits", "--json", "-o", "out.html", cwd=folder)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "-o and --json exclude each other" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["explain"], ["explain", "--stacks", "none"], ["top", "none"], ["logs", "none"], ["report", "none"], ["tune", "none"]],
+)  # fmt: skip
+def test_an_error_is_a_sentence_and_no_json(folder: Path, command: list[str]) -> None:
+    result = inside(*command, "--json", cwd=folder, KUBECONFIG="/nowhere")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
 
 
 BROKEN = [

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.jobs import inside, write
+from tests.cli.jobs import inside, last_json, write
 
 from ddpjob_cli.cluster.following import report, waits_for
 from ddpjob_cli.cluster.observe import observation
@@ -80,6 +80,20 @@ def test_a_script_becomes_a_job_that_lint_finds_nothing_wrong_with(tmp_path: Pat
     assert code["data"] == {"My_Train.py": SCRIPT}
     (tmp_path / "all.yaml").write_text(result.stdout)
     assert inside("lint", "all.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_a_dry_run_for_a_program_is_the_same_resources_in_one_line_of_json(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n\nx = = 1\n")
+    file = write(
+        tmp_path, {"script": {"args": ["train.py"]}, "env": [{"name": "SINCE", "value": "2026-01-01"}]}
+    )
+    for submitted in ("train.py", file.name):
+        printed = inside("submit", submitted, "--dry-run", cwd=tmp_path)
+        told = inside("submit", submitted, "--dry-run", "--json", cwd=tmp_path)
+        assert (told.returncode, told.stderr) == (0, printed.stderr)
+        found = last_json(told)
+        assert (found["apiVersion"], found["kind"]) == ("v1", "List")
+        assert found["items"] == [*yaml.safe_load_all(printed.stdout)]
 
 
 def test_a_folder_keeps_its_folders(folder: Path) -> None:
@@ -158,25 +172,50 @@ def test_a_name_that_cannot_be_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "words", "name"),
     [
-        (["nothing.py", "--dry-run"], 2, "cannot be read"),
-        (["train.py", "--folder", "other", "--dry-run"], 2, "no such folder"),
-        (["job.yaml", "--nodes", "2", "--dry-run"], 2, "--nodes is for a script; a resource takes --set"),
-        (["train.py", "--set", "ddp.bucketCapMb=1", "--dry-run"], 86, "did you mean bucketCapMB?"),
-        (["train.py", "--cpu", "lots", "--dry-run"], 86, "'lots' is no quantity; like 4, 500m, 16Gi"),
-        (["train.py", "--set", "ddp.bucketCapMB=0", "--dry-run"], 86, "train.py: not sent: 1 problem"),
-        (["train.py", "--kubeconfig", "nothing"], 2, "no cluster to ask"),
+        (["nothing.py", "--dry-run"], 2, "cannot be read", None),
+        (["train.py", "--folder", "other", "--dry-run"], 2, "no such folder", None),
+        (
+            ["job.yaml", "--nodes", "2", "--dry-run"],
+            2,
+            "--nodes is for a script; a resource takes --set",
+            None,
+        ),
+        (["train.py", "--set", "ddp.bucketCapMb=1", "--dry-run"], 86, "did you mean bucketCapMB?", "train"),
+        (
+            ["train.py", "--cpu", "lots", "--dry-run"],
+            86,
+            "'lots' is no quantity; like 4, 500m, 16Gi",
+            "train",
+        ),
+        (
+            ["train.py", "--set", "ddp.bucketCapMB=0", "--dry-run"],
+            86,
+            "train.py: not sent: 1 problem",
+            "train",
+        ),
+        (["train.py", "--kubeconfig", "nothing"], 2, "no cluster to ask", "train"),
     ],
 )
 def test_what_cannot_be_sent_is_a_sentence(
-    tmp_path: Path, arguments: list[str], code: int, words: str
+    tmp_path: Path, arguments: list[str], code: int, words: str, name: str | None
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     write(tmp_path, {"script": {"args": ["train.py"]}}, file="job.yaml")
     result = inside("submit", *arguments, cwd=tmp_path)
     assert (result.returncode, words in result.stderr) == (code, True), result.stderr
-    assert "Traceback" not in result.stderr
+    assert (result.stdout, "Traceback" in result.stderr) == ("", False)
+    told = inside("submit", "--json", *arguments, cwd=tmp_path)
+    assert (told.returncode, told.stderr) == (code, result.stderr)
+    ending = last_json(told)
+    assert words in ending.pop("message")
+    outcome = "Refused" if code == 86 else "Unusable"
+    assert ending == {"name": name, "namespace": None, "outcome": outcome}
+
+
+def test_an_option_of_the_script_asks_for_nothing(tmp_path: Path) -> None:
+    assert inside("submit", "nothing.py", "--", "--json", cwd=tmp_path).stdout == ""
 
 
 def test_a_resource_is_sent_as_it_stands(tmp_path: Path) -> None:

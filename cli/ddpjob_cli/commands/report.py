@@ -43,6 +43,8 @@ def report(
     from ddpjob_cli.report.page import numbers, page
 
     needed(name, directory)
+    if as_json and output is not None:
+        raise Unusable("-o and --json exclude each other: the numbers go to standard output")
     data = collect(name, directory, target)
     if as_json:
         tell(numbers(data))

@@ -11,9 +11,9 @@ from ddpjob_api.rules import Verdict
 from ddpjob_cli.commands.common import cluster_options
 from ddpjob_cli.document import Document, load, one_job
 from ddpjob_cli.errors import RefusedJob, Unusable
+from ddpjob_cli.invocation import Invocation
 from ddpjob_cli.lint import examine, sentences
 from ddpjob_cli.options import option, settings_option
-from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
     from ddpjob_cli.cluster.access import Access, Target
@@ -45,7 +45,9 @@ YAML = (".yaml", ".yml")
 @click.option("--memory", help="Limit per pod, e.g. 16Gi.")
 @click.option("--image", help="With what the script imports; default: the operator's.")
 @settings_option
-@click.option("--dry-run", is_flag=True, help="Print the resources as YAML and send nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the resources and send nothing: YAML, or a List with --json."
+)
 @click.option("--detach", is_flag=True, help="Do not wait for the end.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON line on stdout at the end; the rest on stderr."
@@ -75,8 +77,10 @@ def submit(
 
     The script (with --folder, its folder) travels in a ConfigMap that goes with the job. Ctrl-C leaves the job running.
     """
-    from ddpjob_cli.submission import Shape, as_yaml
+    from ddpjob_cli.submission import Shape, as_list, as_yaml
 
+    invocation = context.ensure_object(Invocation)
+    invocation.job = name
     given: dict[str, Any] = {
         "--nodes": nodes, "--processes-per-node": processes_per_node, "--gpus": gpus, "--cpu": cpu,
         "--memory": memory, "--image": image, "--folder": folder,
@@ -98,6 +102,7 @@ def submit(
             image=image,
         )
         document, code = from_script(Path(file), arguments, name, folder, shape)
+    invocation.job = document.name
     for path, value, flag in map(option, settings):
         document = document.with_value(path, value, flag)
     examined = examine(document)
@@ -107,7 +112,11 @@ def submit(
         if remark.verdict is Verdict.WARN:
             click.echo(str(remark), err=True)
     if dry_run:
-        click.echo(as_yaml([code, document.value] if code else [document.value]), nl=False)
+        resources = [code, document.value] if code else [document.value]
+        if as_json:
+            invocation.tell(as_list(resources))
+        else:
+            click.echo(as_yaml(resources), nl=False)
         return
     from ddpjob_cli.cluster.access import Access
     from ddpjob_cli.cluster.following import follow
@@ -116,15 +125,16 @@ def submit(
     body = document.value
     assert isinstance(body, Mapping)  # `examine` took it for a job
     job = send(access, dict(body), code)
+    invocation.job, invocation.namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     made = f"{job['metadata']['name']} in namespace {job['metadata']['namespace']}"
     if detach:
         click.echo(f"{made}: sent; ddpjob top {job['metadata']['name']} shows it", err=as_json)
         if as_json:
-            tell({"name": job["metadata"]["name"], "namespace": job["metadata"]["namespace"]})
+            invocation.tell({"name": invocation.job, "namespace": invocation.namespace})
         return
     code_of_exit, ending = follow(access, job, sys.stderr if as_json else sys.stdout)
     if as_json:
-        tell(ending)
+        invocation.tell(ending)
     context.exit(code_of_exit)
 
 

@@ -62,7 +62,10 @@ def top(
     look = ranks_look(name, directory, target) if name or directory else jobs_look(target, all_namespaces)
     out = console()
     if as_json:
-        tell(look().json(), indent=1)
+        seen = look()
+        tell(seen.json(), indent=1)
+        if isinstance(seen, Overview) and seen.problem:
+            click.echo(seen.problem, err=True)  # the list has no place for it
         return
     if once or not out.is_terminal:
         out.print(look().render(width=out.width))

@@ -153,7 +153,7 @@ def test_every_rank_is_scraped_under_the_labels_that_alerts_and_dashboards_use(
 def test_a_healthy_job_causes_no_alert(watched: Job, prometheus: Prometheus) -> None:
     """For longer than the slowest of them waits (`faster`: half a minute)."""
     of_job = f'namespace="{watched.namespace}",ddpjob_dev_name="watched"'
-    of_none = 'alertname=~"DDPJob(NoCheckpoint|Hung|Operator.*)"'
+    of_none = 'alertname=~"DDPJob(Failed|NoCheckpoint|Hung|Operator.*)"'
     seen = f'count_over_time(ddpjob_trainer_step{{{of_job},rank="0"}}[5m])'
     prometheus.until(f"{seen} > 35", some, timeout=180)
     assert not prometheus.query(f'max_over_time(ALERTS{{alertstate="firing",{of_job}}}[5m])')

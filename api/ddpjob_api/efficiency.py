@@ -30,6 +30,12 @@ class Efficiency:
     """Part of the wall time in which ranks wait for others, on the median rank."""
     data_wait_percent: int | None = None
     """Part in which they wait for data, likewise."""
+    ddp_efficiency_percent: int | None = None
+    """How long a step would take a single process, of what it takes here, on the median rank: its time without the
+    waiting for others, by its time with it. Saving and evaluating are left out of both. What DDP does inside a rank's
+    own work (bucket copies and hooks in backward) a single process would not do, and counts as its work here, as does
+    waiting for others that DDP's clock does not sample: so it is an upper bound. Waiting for data is work in this
+    sense: a single process waits for its data, too. None while no rank was seen to wait for others."""
     slowest_rank: int | None = None
     """The rank that makes the others wait, while one does."""
     slowest_rank_cause: str | None = limited(None, max_length=32)

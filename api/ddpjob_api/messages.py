@@ -26,7 +26,7 @@ PROTOCOL = 1
 MAX_LINE_BYTES = 65536
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 4.0
-SUMS = ("steps", "seconds", "comm_exposed", *LOCAL_PHASES)
+SUMS = ("steps", "seconds", "comm_exposed", "other", *LOCAL_PHASES)
 """What a launcher says of a rank: steps, their wall time, and the seconds of phases, since its generation began."""
 
 

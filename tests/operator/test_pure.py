@@ -73,6 +73,10 @@ STATUSES = st.builds(
     time=st.none() | st.builds(TimeState, **{each.name: st.integers(0, 9) for each in fields(TimeState)}),
     result=st.dictionaries(TEXT, st.integers() | TEXT, max_size=3),
     ddp=st.none() | st.builds(InEffect, backend=st.none() | TEXT, bucket_bytes=st.lists(st.integers(1, 9)).map(tuple)),
+    efficiency=st.none() | st.builds(
+        Efficiency, exposed_communication_percent=st.none() | st.integers(0, 100),
+        ddp_efficiency_percent=st.none() | st.integers(0, 100), slowest_node=st.none() | TEXT,
+    ),
     last_failure=st.none() | st.builds(Failure, reason=st.sampled_from(Reason), message=TEXT, rank=st.none() | st.integers(0, 9)),
     runtime=st.none() | st.builds(Runtime, image=TEXT, trainer_version=TEXT, protocol=st.integers(0, 9), template_hash=TEXT),
 )  # fmt: skip

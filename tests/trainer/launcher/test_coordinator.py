@@ -160,6 +160,7 @@ def test_a_rank_that_makes_the_others_wait_is_said_once_and_is_in_the_report() -
     assert core.report().efficiency == Efficiency(
         exposed_communication_percent=40,
         data_wait_percent=0,
+        ddp_efficiency_percent=50,
         slowest_rank=1,
         slowest_rank_cause="forward",
         slowest_node="node 1",

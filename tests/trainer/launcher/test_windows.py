@@ -8,8 +8,9 @@ from ddpjob_api.messages import SUMS, Beat, encode
 from ddpjob_api.metrics import LOCAL_PHASES
 from ddpjob_api.page import Slot
 from ddpjob_trainer.launcher.exposition import sums_of
+from ddpjob_trainer.launcher.job import percent
 from ddpjob_trainer.launcher.timing import STRAGGLER_SECONDS
-from ddpjob_trainer.launcher.windows import BLIND_SECONDS, LASTING, Change, Windows
+from ddpjob_trainer.launcher.windows import BLIND_SECONDS, LASTING, Change, Shares, Windows, median_shares
 from ddpjob_trainer.page import Page
 
 STEPS = 100
@@ -184,8 +185,52 @@ def test_shares_are_of_the_wall_time(job: Job) -> None:
     assert Windows(4).shares() is None
     for _ in range(20):
         job.window(slow=2)
-    exposed, data = job.windows.shares() or (0.0, 0.0)
-    assert (exposed, data) == pytest.approx((0.6, 0.1))
+    found = job.windows.shares()
+    assert found is not None
+    assert (found.exposed, found.data) == pytest.approx((0.6, 0.1))
+
+
+def test_a_rank_that_makes_the_others_wait_costs_the_efficiency_of_the_median_rank(job: Job) -> None:
+    for _ in range(20):
+        job.window()
+    well = job.windows.shares()
+    assert well is not None
+    assert well.efficiency is None, "no rank has waited: nothing was measured"
+    for _ in range(20):
+        job.window(slow=2)
+    found = job.windows.shares()
+    assert found is not None
+    assert found.efficiency == pytest.approx(0.02 / 0.05)
+
+
+SPENT: list[tuple[str, list[dict[str, float]], float | None]] = [
+    # what is met, seconds of each rank of 100 s, and the DDP efficiency
+    ("the all-reduce is not hidden", [{"forward": 30, "backward_compute": 60, "comm_exposed": 10}] * 2, 0.9),
+    ("all are work", [{**dict.fromkeys(("h2d", "forward", "optimizer", "other"), 20), "comm_exposed": 20}], 0.8),
+    ("a single process waits for data, too", [{"data_wait": 50, "forward": 40, "comm_exposed": 10}] * 2, 0.9),
+    ("saving and evaluating are no part of a step", [{"forward": 20, "comm_exposed": 20}] * 2, 0.5),
+    ("the median of three", [{"forward": 100 - n, "comm_exposed": n} for n in (0, 10, 70)], 0.9),
+    ("nobody was seen to wait", [{"forward": 100}] * 2, None),
+    ("nothing but waiting", [{"comm_exposed": 100}] * 2, 0.0),
+    ("nothing at all", [{}] * 2, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spent", "efficiency"), [case[1:] for case in SPENT], ids=[case[0] for case in SPENT]
+)
+def test_ddp_efficiency_is_own_work_by_own_work_and_waiting(
+    spent: list[dict[str, float]], efficiency: float | None
+) -> None:
+    found = median_shares([{**dict.fromkeys(SUMS, 0.0), "seconds": 100.0, **one} for one in spent])
+    assert isinstance(found, Shares)
+    assert found.efficiency == (None if efficiency is None else pytest.approx(efficiency))
+    assert median_shares([]) is None
+
+
+@pytest.mark.parametrize(("part", "whole"), [(None, None), (-0.01, 0), (0.875, 88), (1.004, 100), (7.0, 100)])
+def test_a_percentage_is_within_its_bounds(part: float | None, whole: int | None) -> None:
+    assert percent(part) == whole
 
 
 def test_what_256_ranks_say_fits_into_a_line() -> None:

@@ -187,10 +187,10 @@ class Job:
         shares, slow = self.windows.shares(), self.windows.named
         if shares is None and slow is None:
             return None
-        exposed, data = (min(100, max(0, round(100 * share))) for share in shares) if shares else (None, None)
         return Efficiency(
-            exposed_communication_percent=exposed,
-            data_wait_percent=data,
+            exposed_communication_percent=percent(shares.exposed if shares else None),
+            data_wait_percent=percent(shares.data if shares else None),
+            ddp_efficiency_percent=percent(shares.efficiency if shares else None),
             slowest_rank=slow.rank if slow else None,
             slowest_rank_cause=slow.cause if slow else None,
             slowest_node=self.place(slow.rank) if slow else None,
@@ -213,3 +213,8 @@ class Job:
         for member in self.members:
             if member.present:
                 self.send(member, message)
+
+
+def percent(part: float | None) -> int | None:
+    """Within 0 … 100: clocks of a rank that do not quite agree make no other number."""
+    return min(100, max(0, round(100 * part))) if part is not None else None

@@ -27,7 +27,22 @@ BLIND_SECONDS = 2 * SUMS_SECONDS
 KEPT = 12
 """Windows over which the shares of the wall time are taken."""
 
+WORK = (*LOCAL_PHASES, "other")
+"""What a single process would do in a step, too: all but waiting for others, and but saving and evaluating."""
+
 Sums = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Where the time of the median rank went, as parts."""
+
+    exposed: float
+    """Waiting for other ranks, of its wall time."""
+    data: float
+    """Waiting for data, of its wall time."""
+    efficiency: float | None
+    """`WORK` of the same and waiting for other ranks (`Efficiency.ddp_efficiency_percent`)."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +98,11 @@ class Windows:
         silent = self.named is not None and self._now and now >= self._heard + BLIND_SECONDS
         return self._forget() if silent else None
 
-    def shares(self) -> tuple[float, float] | None:
-        """Parts of the wall time waiting for ranks and for data, on the median rank; None before it is known."""
+    def shares(self) -> Shares | None:
+        """Of the last windows; None before it is known."""
         since = self._kept[0] if self._kept else self._since
-        exposed, data = [], []
-        for rank, sums in self._now.items():
-            before = since.get(rank)
-            seconds = sums["seconds"] - before["seconds"] if before else 0.0
-            if before and seconds > 0:
-                exposed.append((sums["comm_exposed"] - before["comm_exposed"]) / seconds)
-                data.append((sums["data_wait"] - before["data_wait"]) / seconds)
-        return (median(exposed), median(data)) if exposed else None
+        spent = [between(since[rank], sums) for rank, sums in self._now.items() if rank in since]
+        return median_shares([sums for sums in spent if sums["seconds"] > 0])
 
     def _due(self, now: float) -> bool:
         if len(self._now) < self._ranks or now < self._began + STRAGGLER_SECONDS:
@@ -136,6 +145,25 @@ class Windows:
             self.named and (self.named.rank, self.named.cause)
         )
         return None if same else Change(before, self.named)
+
+
+def between(since: Sums, now: Sums) -> Sums:
+    """What was spent between two reports of a rank."""
+    return {name: now[name] - since[name] for name in SUMS}
+
+
+def median_shares(spent: Sequence[Sums]) -> Shares | None:
+    """What ranks spent, on the median one; None of no ranks."""
+    if not spent:
+        return None
+    works = [sum(sums[phase] for phase in WORK) for sums in spent]
+    waits = [max(0.0, sums["comm_exposed"]) for sums in spent]
+    parts = [own / (own + waited) for own, waited in zip(works, waits, strict=True) if own + waited > 0]
+    return Shares(
+        exposed=median(sums["comm_exposed"] / sums["seconds"] for sums in spent),
+        data=median(sums["data_wait"] / sums["seconds"] for sums in spent),
+        efficiency=median(parts) if any(waits) else None,
+    )
 
 
 def work(since: Sums, now: Sums) -> Work:

@@ -273,6 +273,13 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ),
     ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),
     (
+        "all is well, and the coordinator has measured it",
+        replace(RUNNING, efficiency=Efficiency(exposed_communication_percent=9, data_wait_percent=4, ddp_efficiency_percent=91)),
+        Weight.FINE,
+        "640 samples/s, ETA 12 s, DDP efficiency 91 %",
+        "",
+    ),
+    (
         "healthy ranks, unevenly busy",
         replace(RUNNING, ranks=tuple(rank(n, forward=0.6 + 0.04 * n, backward_compute=0.8, data_wait=0.02 * n) for n in range(4))),
         Weight.FINE,
@@ -298,6 +305,16 @@ def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what:
     assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
     smooth = any("nothing is in its way" in finding.what for finding in found)
     assert not smooth or weight is Weight.FINE, found
+
+
+def test_what_waiting_costs_is_noted_beside_what_makes_it_slow() -> None:
+    told = Efficiency(exposed_communication_percent=50, ddp_efficiency_percent=48)
+    waiting = tuple(rank(n, comm_exposed=1.0, forward=0.6, backward_compute=0.2) for n in range(2))
+    found = findings(replace(RUNNING, efficiency=told, ranks=waiting))
+    assert [(f.weight, f.what.partition(":")[0]) for f in found] == [
+        (Weight.SLOWS, "waiting for gradients takes 50 % of the time on the median rank"),
+        (Weight.NOTES, "DDP efficiency 48 %"),
+    ]
 
 
 def test_what_is_only_worth_knowing_comes_after_the_cause() -> None:

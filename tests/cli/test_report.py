@@ -9,6 +9,7 @@ import pytest
 from tests.cli.jobs import inside
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Times
 from ddpjob_api.history import History, RankSums, Row
 from ddpjob_api.metrics import PHASES
@@ -101,6 +102,7 @@ def data() -> ReportData:
         step=400,
         loss=0.01,
         goodput_percent=90,
+        efficiency=Efficiency(exposed_communication_percent=9, ddp_efficiency_percent=87),
         time=Times(useful_seconds=90, restart_seconds=10),
         last_failure=said,
         ddp=ddp,
@@ -148,6 +150,7 @@ def test_the_page_is_whole_and_needs_nothing_beside_it() -> None:
         "0.98",
         "trainer:1",
         "digits-3",
+        "<span>DDP efficiency</span><b>87 %</b>",
         "generation 2",
     ):
         assert words in text, words

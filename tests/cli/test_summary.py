@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob_api.conditions import Reason
+from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Spent, Times
 from ddpjob_api.report import (
     Failure,
@@ -78,6 +79,21 @@ ENDINGS: list[tuple[Summary, int, list[str]]] = [
         0,
         [
             "goodput 73 %: useful 8.4 s, start 2.0 s, restart 1.0 s",
+            "done: 2 ranks, 14.2 s, restarts 0",
+        ],
+    ),
+    (
+        summary(
+            ending(
+                Outcome.DONE,
+                efficiency=Efficiency(
+                    exposed_communication_percent=9, data_wait_percent=4, ddp_efficiency_percent=91
+                ),
+            )
+        ),
+        0,
+        [
+            "ranks waited 9 % for other ranks, 4 % for data; DDP efficiency 91 %",
             "done: 2 ranks, 14.2 s, restarts 0",
         ],
     ),

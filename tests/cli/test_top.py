@@ -141,6 +141,14 @@ def test_ranks_are_a_table_and_the_slow_one_is_named() -> None:
     assert view.json()["ranks"][2]["dataShare"] == pytest.approx(0.75)
     cleared = replace(view.job, efficiency=Efficiency(exposed_communication_percent=50))
     assert text(RanksView(job=cleared))[1:] == text(view)[1:-1]
+    measured = replace(
+        view.job, efficiency=Efficiency(exposed_communication_percent=50, ddp_efficiency_percent=49)
+    )
+    assert text(RanksView(job=measured))[0] == f"{text(view)[0]} · DDP efficiency 49 %"
+    assert RanksView(job=measured).json()["efficiency"] == {
+        "exposedCommunicationPercent": 50,
+        "ddpEfficiencyPercent": 49,
+    }
 
 
 def test_more_ranks_than_lines_are_counted() -> None:

@@ -27,6 +27,10 @@ def findings(seen: Observation) -> list[Finding]:
         *(Finding(weight=Weight.NOTES, what=text) for text in seen.blind),
     ]
     worst = min((finding.weight for finding in found), default=Weight.FINE)
+    efficiency = seen.efficiency.ddp_efficiency_percent if seen.efficiency else None
+    if efficiency is not None and any(finding.weight is Weight.SLOWS for finding in found):
+        what = f"DDP efficiency {efficiency} %: alone, a process would make such a step in {efficiency} % of the time, at best"
+        found.append(Finding(weight=Weight.NOTES, what=what, where="status.efficiency"))
     if worst > Weight.SLOWS or (worst is Weight.FAILS and seen.is_true(Condition.RUNNING)):
         found.append(well(seen))
     return sorted(found, key=lambda finding: finding.weight)
@@ -131,6 +135,8 @@ def well(seen: Observation) -> Finding:
         [f"{words.number(round(seen.samples_per_second, 1))} samples/s"] if seen.samples_per_second else []
     )
     facts += [f"ETA {words.duration(seen.eta_seconds)}"] if seen.eta_seconds else []
+    efficiency = seen.efficiency.ddp_efficiency_percent if seen.efficiency else None
+    facts += [f"DDP efficiency {efficiency} %"] if efficiency is not None else []
     detail = f": {', '.join(facts)}" if facts else ""
     if seen.is_true(Condition.RUNNING):
         how = "it runs again" if seen.restarts or seen.disruptions else "it runs, and nothing is in its way"

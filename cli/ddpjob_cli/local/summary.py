@@ -81,7 +81,9 @@ class Summary:
             return []
         waits = (("other ranks", found.exposed_communication_percent), ("data", found.data_wait_percent))
         parts = [f"{percent} % for {name}" for name, percent in waits if percent is not None]
-        lines = [f"ranks waited {', '.join(parts)}"] if parts else []
+        efficiency = found.ddp_efficiency_percent
+        whole = f"; DDP efficiency {efficiency} %" if efficiency is not None else ""
+        lines = [f"ranks waited {', '.join(parts)}{whole}"] if parts else []
         return [*lines, found.sentence()] if found.sentence() else lines
 
     def facts(self) -> str:

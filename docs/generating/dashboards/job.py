@@ -58,6 +58,10 @@ def time_of_a_step() -> Section:
     hidden = f"sum by (rank) (rate(ddpjob_trainer_comm_overlapped_seconds_total{{{RANK}}}{WINDOW}))"
     whole = f"sum by (rank) (rate(ddpjob_trainer_comm_seconds_total{{{RANK}}}{WINDOW}))"
     sent = f"sum by (rank) (rate(ddpjob_trainer_all_reduce_bytes_total{{{RANK}}}{WINDOW}))"
+    waited = (
+        f'sum by (rank) (rate(ddpjob_trainer_phase_seconds_total{{{JOB}, phase="comm_exposed"}}{WINDOW}))'
+    )
+    in_steps = f'rate(ddpjob_trainer_phase_seconds_total{{{JOB}, phase!~"checkpoint|evaluation"}}{WINDOW})'
     return Section.of(
         "Where the time goes",
         graph(
@@ -65,7 +69,6 @@ def time_of_a_step() -> Section:
             "What do the ranks spend their time on? data_wait: data comes late. comm_exposed: waiting for others.",
             query(f"sum by (phase) ({seconds}) / ignoring (phase) group_left () sum({seconds})", "{{phase}}"),
             unit="percentunit",
-            span=12,
             stacked=True,
         ),
         graph(
@@ -76,7 +79,12 @@ def time_of_a_step() -> Section:
                 for q in (0.5, 0.9, 0.99)
             ),
             unit="s",
-            span=12,
+        ),
+        graph(
+            "DDP efficiency",
+            "How fast is a rank, against a single process? The rest is waiting for others, on the median rank.",
+            query(f"quantile(0.5, 1 - {waited} / sum by (rank) ({in_steps}))", "DDP efficiency"),
+            unit="percentunit",
         ),
         graph(
             "Own work in a step",

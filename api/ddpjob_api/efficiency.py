@@ -20,6 +20,39 @@ ADVICE = {
 }
 """What helps, by the phase in which a rank is slower."""
 assert set(ADVICE) == set(LOCAL_PHASES)
+DATA_PERCENT, EXPOSED_PERCENT = 20, 25
+"""From which part of the time on waiting for data, and for gradients, is worth a word."""
+STRAGGLER, LOW_EFFICIENCY = "Straggler", "LowEfficiency"
+"""Reasons of the events that tell what this module has words for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """All ranks wait, for more of the time than they should."""
+
+    what: str
+    do: str
+
+
+def for_data(percent: float | None) -> Wait | None:
+    """Of the part of the time in which the median rank waits for data; None where it is small, or not known."""
+    if percent is None or percent < DATA_PERCENT:
+        return None
+    return Wait(
+        what=f"waiting for data takes {percent:.0f} % of the time on the median rank",
+        do="more DataLoader workers, pin_memory, a faster volume, or data on the node",
+    )
+
+
+def for_gradients(percent: float | None) -> Wait | None:
+    """Of the part in which it waits for others, where no rank makes them wait; None likewise."""
+    if percent is None or percent < EXPOSED_PERCENT:
+        return None
+    return Wait(
+        what=f"waiting for gradients takes {percent:.0f} % of the time on the median rank",
+        do="ddpjob tune measures ddp.bucketCapMB and gradientAsBucketView; ddp.gradientAccumulationSteps exchanges them "
+        "less often",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +83,12 @@ class Efficiency:
         place = f" on {self.slowest_node}" if self.slowest_node else ""
         cause = self.slowest_rank_cause or "a phase that is not known"
         return f"rank {self.slowest_rank}{place} makes the others wait, in {cause}: {self.advice()}"
+
+    def waits(self) -> list[Wait]:
+        """What all ranks wait for too long; for a rank that makes them wait, there is `sentence`."""
+        exposed = self.exposed_communication_percent if self.slowest_rank is None else None
+        found = (for_data(self.data_wait_percent), for_gradients(exposed))
+        return [wait for wait in found if wait is not None]
 
     def advice(self) -> str:
         """What to do; empty while no rank makes the others wait."""

@@ -317,6 +317,18 @@ def test_what_waiting_costs_is_noted_beside_what_makes_it_slow() -> None:
     ]
 
 
+@pytest.mark.parametrize("ranks_seen", [True, False])
+def test_an_event_about_speed_is_told_only_where_the_ranks_themselves_are_not_seen(ranks_seen: bool) -> None:
+    events = tuple(
+        EventSeen(about="job digits", reason=reason, message=f"{reason} once", warning=True)
+        for reason in ("Straggler", "LowEfficiency")
+    )
+    ranks = tuple(rank(n, forward=0.6, backward_compute=0.8) for n in range(2)) if ranks_seen else ()
+    found = findings(replace(RUNNING, events=events, ranks=ranks))
+    told = [f.what for f in found if f.weight is Weight.NOTES]
+    assert told == ([] if ranks_seen else ["LowEfficiency: LowEfficiency once", "Straggler: Straggler once"])
+
+
 def test_what_is_only_worth_knowing_comes_after_the_cause() -> None:
     ddp = InEffect(
         warnings=("broadcastBuffers has no buffers to send",),

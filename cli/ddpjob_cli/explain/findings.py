@@ -7,6 +7,7 @@ read the clock, or print.
 from collections.abc import Iterator
 
 from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.efficiency import LOW_EFFICIENCY, STRAGGLER
 from ddpjob_api.report import Failure
 from ddpjob_cli.explain import advice
 from ddpjob_cli.explain.finding import Finding, Weight
@@ -14,6 +15,9 @@ from ddpjob_cli.explain.holding import standing
 from ddpjob_cli.explain.observation import Observation
 from ddpjob_cli.explain.speed import speed
 from ddpjob_cli.local import words
+
+JUDGED = frozenset({STRAGGLER, LOW_EFFICIENCY})
+"""Reasons of events whose subject `speed` judges itself, by what the ranks do now."""
 
 
 def findings(seen: Observation) -> list[Finding]:
@@ -114,6 +118,7 @@ def cluster_words(seen: Observation) -> Iterator[Finding]:
     fresh = [event for event in reversed(seen.events) if event.warning and event.message]
     for event in fresh:
         repeated = event.message in said or (failure and failure in event.message) or event.message in told
+        repeated = repeated or (bool(seen.ranks) and event.reason in JUDGED)
         probe = event.reason == "Unhealthy"  # readiness before the ranks have joined: how it should be
         if repeated or probe or seen.finished or len(told) == 3:
             continue

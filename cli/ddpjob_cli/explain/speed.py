@@ -3,17 +3,17 @@
 Why apart: the only findings that follow from numbers. Must not: ask anybody, read the clock, or print.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ddpjob_api.conditions import Condition
-from ddpjob_api.efficiency import ADVICE
+from ddpjob_api.efficiency import ADVICE, for_data, for_gradients
 from ddpjob_cli import ranks
 from ddpjob_cli.explain.finding import Finding, Weight
 from ddpjob_cli.explain.observation import Observation
 from ddpjob_cli.local import words
 
-DATA_SHARE, EXPOSED_SHARE, SAVING_SHARE = 0.2, 0.25, 0.15
-"""From which part of the wall time on waiting for data, for gradients, and saving or evaluating is worth a word."""
+SAVING_SHARE = 0.15
+"""From which part of the wall time on saving or evaluating is worth a word; waiting is (`ddpjob_api.efficiency`)."""
 STALLED_STEPS, STALLED_SECONDS = 10, 60.0
 """No step for so many usual steps, and at least so long: something is stuck."""
 
@@ -60,35 +60,27 @@ def speed(seen: Observation) -> Iterator[Finding]:
             where=at(rank.pod, rank.host),
             do=ADVICE[phase],
         )
-    shares: tuple[tuple[str, float, str], ...] = (
-        (
-            "data_wait",
-            DATA_SHARE,
-            "ranks wait for data: more DataLoader workers, pin_memory, a faster volume, or data on the node",
-        ),
-        (
-            "checkpoint",
-            SAVING_SHARE,
-            "saving takes long: checkpoint.everySteps less often, or a faster volume",
-        ),
-        ("evaluation", SAVING_SHARE, "evaluation takes long: less often, or on fewer samples"),
-    )
     paces = [rank.usual for rank in seen.ranks if rank.usual is not None]
-    for phase, limit, do in shares:
-        values = [value for pace in paces if (value := pace.share(phase)) is not None]
-        if values and ranks.median(values) >= limit:
-            doing = "waiting for data" if phase == "data_wait" else phase
-            what = f"{doing} takes {100 * ranks.median(values):.0f} % of the time on the median rank"
+    wait = for_data(percent(pace.share("data_wait") for pace in paces))
+    if wait is not None:
+        yield Finding(weight=Weight.SLOWS, what=wait.what, where="all ranks", do=wait.do)
+    for phase, do in (
+        ("checkpoint", "saving takes long: checkpoint.everySteps less often, or a faster volume"),
+        ("evaluation", "evaluation takes long: less often, or on fewer samples"),
+    ):
+        part = percent(pace.share(phase) for pace in paces)
+        if part is not None and part >= 100 * SAVING_SHARE:
+            what = f"{phase} takes {part:.0f} % of the time on the median rank"
             yield Finding(weight=Weight.SLOWS, what=what, where="all ranks", do=do)
-    exposed = [value for pace in paces if (value := pace.exposed) is not None]
-    if exposed and ranks.median(exposed) >= EXPOSED_SHARE and slow is None and told is None:
-        yield Finding(
-            weight=Weight.SLOWS,
-            what=f"waiting for gradients takes {100 * ranks.median(exposed):.0f} % of the time on the median rank",
-            where="all ranks",
-            do=f"ddpjob tune measures ddp.bucketCapMB and gradientAsBucketView; ddp.gradientAccumulationSteps "
-            f"exchanges them less often{on_gpu(seen)}",
-        )
+    wait = for_gradients(percent(pace.exposed for pace in paces))
+    if wait is not None and slow is None and told is None:
+        yield Finding(weight=Weight.SLOWS, what=wait.what, where="all ranks", do=f"{wait.do}{on_gpu(seen)}")
+
+
+def percent(shares: Iterable[float | None]) -> float | None:
+    """That of the median rank; None where none is known."""
+    known = [share for share in shares if share is not None]
+    return 100 * ranks.median(known) if known else None
 
 
 def on_gpu(seen: Observation) -> str:

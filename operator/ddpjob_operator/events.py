@@ -7,12 +7,13 @@ because each change is written once, and told only after it was written.
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ddpjob_api.conditions import ADVICE, Condition, Reason
-from ddpjob_api.efficiency import Efficiency
+from ddpjob_api.efficiency import LOW_EFFICIENCY, STRAGGLER, Efficiency
 from ddpjob_api.spec import API_VERSION, KIND
+from ddpjob_operator.lasting import LASTING
 from ddpjob_operator.model import Status, Truth, stamp
 from ddpjob_operator.observe import JobView
 
@@ -70,7 +71,7 @@ def between(old: Status, new: Status) -> list[Event]:
     ):
         told.append(Event(type="Warning", reason=running.reason, message=running.message))
     if old.active_since == new.active_since:  # a resumption forgets the ranks of pods that are gone
-        told += pace(old.efficiency, new.efficiency)
+        told += [*pace(old.efficiency, new.efficiency), *waits(old, new)]
     failure = new.last_failure
     if (
         failure is not None
@@ -94,11 +95,23 @@ def pace(old: Efficiency | None, new: Efficiency | None) -> list[Event]:
     """A rank that makes the others wait, and its end."""
     before, now = (old or Efficiency()).sentence(), (new or Efficiency()).sentence()
     if now and now != before:
-        return [Event(type="Warning", reason="Straggler", message=now)]
+        return [Event(type="Warning", reason=STRAGGLER, message=now)]
     if before and not now and old is not None:
         text = f"rank {old.slowest_rank} does not make the others wait any more"
         return [Event(type="Normal", reason="StragglerGone", message=text)]
     return []
+
+
+def waits(old: Status, new: Status) -> list[Event]:
+    """All ranks have waited much for data or for gradients, for long enough."""
+    now, before = new.waiting, old.waiting
+    if new.efficiency is None or now is None or not now.told or (before is not None and before.told):
+        return []
+    minutes, percent = LASTING // timedelta(minutes=1), new.efficiency.ddp_efficiency_percent
+    text = "; ".join(f"{wait.what}: {wait.do}" for wait in new.efficiency.waits())
+    whole = f" (DDP efficiency {percent} %)" if percent is not None else ""
+    message = f"for {minutes} minutes ranks have waited much{whole}: {text}"
+    return [Event(type="Warning", reason=LOW_EFFICIENCY, message=message)] if text else []
 
 
 def bodies(job: JobView, events: Iterable[Event], *, now: datetime) -> list[dict[str, Any]]:

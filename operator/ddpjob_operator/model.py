@@ -111,6 +111,16 @@ class Rendezvous:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """What was told of ranks that wait much for data or for gradients (`lasting.py`)."""
+
+    told: bool = False
+    """The event LowEfficiency was made, and since then they have not done well for long."""
+    since: str | None = None
+    """Since when it has been otherwise without a break."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Startup:
     """How far the job has come since it was made or last resumed; each moment is written once (`startup.py`)."""
 
@@ -161,6 +171,7 @@ class Status:
     result: Json = limited(factory=dict, max_items=RESULT_FIELDS)
     ddp: InEffect | None = None
     efficiency: Efficiency | None = None
+    waiting: Waiting | None = None
     last_failure: Failure | None = None
     runtime: Runtime | None = None
 

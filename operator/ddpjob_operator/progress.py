@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, JobReport, Outcome, Progress, TerminationMessage
+from ddpjob_operator import lasting
 from ddpjob_operator.model import ETA_MAX, RESULT_FIELDS, ProgressState, Status, moment_of, stamp
 from ddpjob_operator.observe import PodView
 
@@ -24,6 +25,7 @@ def fold_report(status: Status, report: JobReport | None, *, now: datetime) -> S
     """What the coordinator says about the training, in the status."""
     if report is None:
         return status
+    status = replace(status, waiting=lasting.noted(status.waiting, report, now=now))
     return folded(
         status, report.progress, report.result, now=now, ddp=report.ddp, efficiency=report.efficiency
     )

@@ -79,6 +79,7 @@ def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -
             active_since=stamp(now),
             startup=Startup(),
             efficiency=None,  # of former pods
+            waiting=None,
             next_incarnation=max(1, status.next_incarnation),
         )
     return status

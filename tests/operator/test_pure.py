@@ -33,6 +33,7 @@ from ddpjob_operator.model import (
     Status,
     TimeState,
     Truth,
+    Waiting,
     read_status,
     set_condition,
     write_status,
@@ -77,6 +78,7 @@ STATUSES = st.builds(
         Efficiency, exposed_communication_percent=st.none() | st.integers(0, 100),
         ddp_efficiency_percent=st.none() | st.integers(0, 100), slowest_node=st.none() | TEXT,
     ),
+    waiting=st.none() | st.builds(Waiting, told=st.booleans(), since=st.none() | TEXT),
     last_failure=st.none() | st.builds(Failure, reason=st.sampled_from(Reason), message=TEXT, rank=st.none() | st.integers(0, 9)),
     runtime=st.none() | st.builds(Runtime, image=TEXT, trainer_version=TEXT, protocol=st.integers(0, 9), template_hash=TEXT),
 )  # fmt: skip

@@ -43,13 +43,47 @@ def test_no_copy_is_written_that_would_not_leave_room_for_another_and_it_is_said
     assert (said.out + said.err).count("WARNING no copy of the state in memory") == 1
 
 
-def test_what_is_free_is_the_least_of_volume_machine_and_limit(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
+@pytest.mark.parametrize(
+    ("listing", "group", "limit", "use", "cache", "unlimited"),
+    [
+        ("0::/\n", ".", "memory.max", "memory.current", "", "max"),
+        ("0::/pod/trainer\n", "pod/trainer", "memory.max", "memory.current", "", "max"),
+        (
+            "4:memory:/pod/trainer\n0::/\n",
+            "memory/pod/trainer",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_",
+            "9223372036854771712",
+        ),
+        (
+            "4:memory:/not/seen/from/within\n0::/\n",
+            "memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_",
+            "9223372036854771712",
+        ),
+    ],
+    ids=["version 2, its own namespace", "version 2", "version 1", "version 1, its own namespace"],
+)
+def test_what_is_free_is_the_least_of_volume_machine_and_limit(
+    tmp_path: Path, listing: str, group: str, limit: str, use: str, cache: str, unlimited: str
+) -> None:
+    meminfo, cgroup, mount = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "mount"
+
+    def free() -> int:
+        return free_memory(tmp_path, meminfo=meminfo, cgroup=cgroup, mount=mount)
+
     meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable:    4 kB\n")
-    assert free_memory(tmp_path, meminfo=meminfo, cgroup=tmp_path) == 4096
-    (tmp_path / "memory.max").write_text("5000\n")
-    (tmp_path / "memory.current").write_text("3000\n")
-    (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\nactive_file 400\n")
-    assert free_memory(tmp_path, meminfo=meminfo, cgroup=tmp_path) == 2900
-    (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory(tmp_path, meminfo=meminfo, cgroup=tmp_path) == 4096
+    assert free() == 4096
+    folder = mount / group
+    folder.mkdir(parents=True)
+    cgroup.write_text(listing)
+    (folder / limit).write_text("5000\n")
+    (folder / use).write_text("3000\n")
+    assert free() == 2000
+    (folder / "memory.stat").write_text(f"anon 2000\n{cache}inactive_file 500\n{cache}active_file 400\n")
+    assert free() == 2900
+    (folder / limit).write_text(f"{unlimited}\n")
+    assert free() == 4096

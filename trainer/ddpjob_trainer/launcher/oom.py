@@ -7,8 +7,7 @@ Must not: blame a rank (`cause.py`).
 import contextlib
 from pathlib import Path
 
-CGROUP = Path("/proc/self/cgroup")
-MOUNT = Path("/sys/fs/cgroup")
+from ddpjob_trainer.cgroup import CGROUP, MOUNT, group_paths
 
 
 class OomCounter:
@@ -42,20 +41,6 @@ def candidates(cgroup: Path, mount: Path) -> list[Path]:
         mount / "memory.events",
         mount / "memory" / "memory.oom_control",
     ]
-
-
-def group_paths(cgroup: Path) -> dict[str, str]:
-    """Our group in the unified hierarchy (""), and in version 1's of `memory`; the root where there is none."""
-    paths = {"": "/", "memory": "/"}
-    with contextlib.suppress(OSError):
-        for line in cgroup.read_text().splitlines():
-            _, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if "memory" in controllers.split(","):
-                paths["memory"] = path
-            elif not controllers:
-                paths[""] = path
-    return paths
 
 
 def oom_kills(text: str) -> int | None:

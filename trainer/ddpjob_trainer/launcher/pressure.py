@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob_trainer.launcher.oom import CGROUP, MOUNT, group_paths
+from ddpjob_trainer.cgroup import CGROUP, MOUNT, group_paths
 from ddpjob_trainer.launcher.timing import BUSY_SECONDS, PRESSURE_SECONDS
 
 MACHINE = Path("/proc/pressure/cpu")

@@ -1,7 +1,7 @@
 """How much memory this container may still take, and what a process holds, from the kernel's counters.
 
-Why apart: the two cgroup versions keep limit and use in different files, any group above may have the lower limit, and
-a machine may be short of memory below every limit. Must not: decide what may be started (`reserve.py`).
+Why apart: a machine may be short of memory below every limit (`cgroup.py`), and what it is short of is not ours to take.
+Must not: decide what may be started (`reserve.py`).
 """
 
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpjob_trainer.launcher.oom import CGROUP, MOUNT, group_paths
+from ddpjob_trainer.cgroup import CGROUP, MOUNT, memory_limits, numbers
 
 MEMINFO = Path("/proc/meminfo")
 SPARED = 0.1
@@ -35,48 +35,13 @@ class Room:
         return min(rooms, default=0)
 
     def _below_limits(self) -> Iterator[int]:
-        paths = group_paths(self.cgroup)
-        for folder in upwards(self.mount, paths[""]):
-            yield from left_by(folder, "memory.max", "memory.current", "inactive_file")
-        for folder in upwards(self.mount / "memory", paths["memory"]):
-            yield from left_by(
-                folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            )
+        for limit in memory_limits(self.cgroup, self.mount):
+            yield limit.most - (limit.used - limit.inactive_cache)
 
     def _on_machine(self) -> Iterator[int]:
         with contextlib.suppress(OSError, KeyError):
             known = numbers(self.meminfo.read_text().replace(":", ""))
             yield (known["MemAvailable"] - int(known["MemTotal"] * SPARED)) * 1024
-
-
-def upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The folder of a group and of all groups around it, the mount itself last."""
-    folder = mount / path.lstrip("/")
-    yield folder
-    while folder != mount and mount in folder.parents:
-        folder = folder.parent
-        yield folder
-
-
-def left_by(folder: Path, limit: str, use: str, cache: str) -> Iterator[int]:
-    """What a group's limit leaves; nothing where it has none."""
-    with contextlib.suppress(OSError, ValueError):
-        most = int((folder / limit).read_text())
-        used = int((folder / use).read_text())
-        spare = 0
-        with contextlib.suppress(OSError):
-            spare = numbers((folder / "memory.stat").read_text()).get(cache, 0)
-        yield most - (used - spare)
-
-
-def numbers(text: str) -> dict[str, int]:
-    """`name 123 …` per line."""
-    found = {}
-    for line in text.splitlines():
-        name, *rest = line.split()[:2] or [""]
-        if rest and rest[0].isdecimal():
-            found[name] = int(rest[0])
-    return found
 
 
 def private_bytes(pid: int) -> int:

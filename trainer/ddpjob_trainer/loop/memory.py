@@ -5,11 +5,12 @@ written only where as much again stays free, by the volume and by the limit of t
 Must not: raise for want of room; the checkpoints on the disk are there too.
 """
 
+import contextlib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ddpjob_trainer.cgroup import CGROUP, MOUNT, memory_limits, numbers
 from ddpjob_trainer.checkpoint_writing import Content, prune, remove_leftovers, write_step
 from ddpjob_trainer.checkpoints import Position
 from ddpjob_trainer.fence import Fenced
@@ -19,7 +20,6 @@ from ddpjob_trainer.loop.told import Told
 KEEP = 2
 """One is whole while the next is written."""
 MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
 
 
 class MemoryCopies:
@@ -66,28 +66,15 @@ class MemoryCopies:
         self.refused = why
 
 
-def free_memory(folder: Path, *, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
+def free_memory(folder: Path, *, meminfo: Path = MEMINFO, cgroup: Path = CGROUP, mount: Path = MOUNT) -> int:
     """Bytes that may still be taken: of the volume, of the machine, and of the container's limit."""
     volume = os.statvfs(folder)
     found = [volume.f_bavail * volume.f_frsize]
-    for text in read(meminfo):
-        if match := re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE):
-            found += [int(match[1]) * 1024]
-    for limit in read(cgroup / "memory.max"):
-        if limit.strip().isdecimal():
-            used = next(iter(read(cgroup / "memory.current")), "0")
-            statistics = next(iter(read(cgroup / "memory.stat")), "")
-            # Clean pages of files are given back before anybody is killed.
-            cache = sum(
-                int(count) for count in re.findall(r"^(?:in)?active_file (\d+)$", statistics, re.MULTILINE)
-            )
-            found.append(int(limit) - int(used) + cache)
+    with contextlib.suppress(OSError, KeyError):
+        found.append(numbers(meminfo.read_text().replace(":", ""))["MemAvailable"] * 1024)
+    # Clean pages of files are given back before anybody is killed.
+    found += [
+        limit.most - limit.used + limit.inactive_cache + limit.active_cache
+        for limit in memory_limits(cgroup, mount)
+    ]
     return max(0, min(found))
-
-
-def read(path: Path) -> list[str]:
-    """The text of a file, if it is there."""
-    try:
-        return [path.read_text()]
-    except OSError:
-        return []

@@ -118,6 +118,11 @@ class Progress:
     samples: int = 0
 
 
+def out_of_memory(limit: str | None) -> str:
+    """What became of a process or container that the kernel killed for memory; `limit` as a pod's spec has it."""
+    return f"ran out of memory{f' (limit {limit})' if limit else ''} and was killed"
+
+
 class RunState(StrEnum):
     """Where the coordinator stands."""
 

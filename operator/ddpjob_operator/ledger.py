@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.report import Failure, JobReport, Outcome, RunState
+from ddpjob_api.report import Failure, JobReport, Outcome, RunState, out_of_memory
 from ddpjob_operator.model import Incident, Misjudged, Status, stamp
 from ddpjob_operator.observe import PodView
 
@@ -160,10 +160,7 @@ def loss_of(pod: PodView) -> Loss:
         return Loss(reason=Reason.NODE_LOST, message=f"{name}: {pod.lost}")
     if end is not None and end.reason == "OOMKilled" and end.report is None:
         # With a report the launcher lived on: the kubelet calls the container so when any process in it was killed.
-        limit = f" (limit {pod.memory_limit})" if pod.memory_limit else ""
-        return Loss(
-            reason=Reason.OOM_KILLED, message=f"{name}{where} ran out of memory{limit} and was killed"
-        )
+        return Loss(reason=Reason.OOM_KILLED, message=f"{name}{where} {out_of_memory(pod.memory_limit)}")
     if pod.disruption is not None:
         return Loss(reason=Reason.DISRUPTED, message=f"{name}{where}: {pod.disruption}")
     if pod.deleting:

@@ -152,7 +152,7 @@ async def test_an_oom_kill_is_a_restart_and_names_the_limit() -> None:
     await world.passes(10)
     assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
     assert world.status["lastFailure"]["reason"] == "OOMKilled"
-    assert "limit 2Gi" in world.status["lastFailure"]["message"]
+    assert world.status["lastFailure"]["message"].endswith(" ran out of memory (limit 2Gi) and was killed")
     assert world.live()[1] == "train-1-r1"
     env = {v["name"]: v.get("value") for v in world.pod("train-1-r1")["spec"]["containers"][0]["env"]}
     assert env["DDPJOB_RESTARTS"] == "1"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer.cgroup import lowest_limit
+from ddpjob_trainer.cgroup import lowest_limit, quantity
 
 MIB = 1 << 20
 LIMITS: list[tuple[str, dict[str, str], int | None]] = [
@@ -54,3 +54,17 @@ def test_the_limit_is_the_lowest_that_counts_for_this_container(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert lowest_limit(tmp_path / "cgroup", tmp_path / "mount") == limit
+
+
+@pytest.mark.parametrize(
+    ("count", "written"),
+    [
+        (2500 << 20, "2500Mi"),
+        (2 << 30, "2Gi"),
+        (2048 << 20, "2Gi"),
+        (999_997_440, "953.7Mi"),  # 1G in whole pages
+        (0, "0.0Mi"),
+    ],
+)
+def test_a_limit_is_written_as_in_a_pod(count: int, written: str) -> None:
+    assert quantity(count) == written

@@ -42,6 +42,14 @@ def lowest_limit(cgroup: Path = CGROUP, mount: Path = MOUNT) -> int | None:
     return min((limit.most for limit in memory_limits(cgroup, mount)), default=None)
 
 
+def quantity(count: int) -> str:
+    """Bytes as the memory limit of a pod is written: `2500Mi`, `2Gi`."""
+    for power, unit in ((30, "Gi"), (20, "Mi")):
+        if count and count % (1 << power) == 0:
+            return f"{count >> power}{unit}"
+    return f"{count / (1 << 20):.1f}Mi"
+
+
 def group_paths(cgroup: Path) -> dict[str, str]:
     """Our group in the unified hierarchy (""), and in version 1's of `memory`; the root where there is none."""
     paths = {"": "/", "memory": "/"}

@@ -3,11 +3,15 @@
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.report import Cause
+from ddpjob_trainer.files import Files
+from ddpjob_trainer.launcher import ending
 from ddpjob_trainer.launcher.cause import (
     STACKS_SIGNAL,
     Circumstances,
@@ -124,9 +128,35 @@ def test_words_and_step_come_from_the_program_and_its_page(tmp_path: Path) -> No
         killed = worker_exit(
             rank=3, returncode=-9, page=page, error=None, circumstances=Circumstances(oom=True)
         )
+        limited = worker_exit(
+            rank=3,
+            returncode=-9,
+            page=page,
+            error=None,
+            circumstances=Circumstances(oom=True, memory_limit=2500 << 20),
+        )
     assert (item.message, item.location, item.step) == ("ValueError: line one", "t.py:1", 40)
     assert victim.message == "RuntimeError: Connection closed by peer [10.0.0.1]:1"
-    assert killed.oom_killed and "memory limit" in killed.message
+    assert (killed.oom_killed, killed.message) == (True, "ran out of memory and was killed")
+    assert limited.message == "ran out of memory (limit 2500Mi) and was killed"
+
+
+def test_a_worker_that_the_kernel_killed_for_memory_is_told_with_the_limit_of_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "lowest_limit", lambda: 2500 << 20)
+    config: Any = SimpleNamespace(spec=SimpleNamespace(command=None))
+    counter: Any = SimpleNamespace(killed=lambda: True)
+    with Page(tmp_path / "page", create=True) as page:
+        worker: Any = SimpleNamespace(
+            rank=3,
+            signals=set(),
+            page=page,
+            files=Files.of(tmp_path, 1, 3),
+            pumps=(None, SimpleNamespace(tail=[])),
+        )
+        item = ending.end_of(worker, -9, config=config, generation=1, stop_asked=False, oom=counter)
+    assert (item.oom_killed, item.message) == (True, "ran out of memory (limit 2500Mi) and was killed")
 
 
 ABORTS: list[tuple[str, tuple[str, ...], Cause, str]] = [

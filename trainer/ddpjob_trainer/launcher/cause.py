@@ -16,7 +16,8 @@ from typing import Any
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.page import Slot, WorkerState
-from ddpjob_api.report import Cause, WorkerExit
+from ddpjob_api.report import Cause, WorkerExit, out_of_memory
+from ddpjob_trainer.cgroup import quantity
 from ddpjob_trainer.launcher.halt import signal_name
 from ddpjob_trainer.page import Page
 
@@ -81,6 +82,8 @@ class Circumstances:
     """A stop step was named, so `Exit.STOPPED` is an answer."""
     oom: bool = False
     """The kernel killed for memory in this container."""
+    memory_limit: int | None = None
+    """Bytes that the container may have, where there is a limit."""
     stderr: tuple[str, ...] = ()
     """Its newest lines."""
     place: str | None = None
@@ -110,7 +113,7 @@ def worker_exit(
         returncode=returncode,
         cause=cause,
         error_type=(error.type[:256] or None) if error is not None else None,
-        message=words(returncode, error, oom=oom)[:1024],
+        message=words(returncode, error, oom=oom, limit=circumstances.memory_limit)[:1024],
         location=location[:512] if location else None,
         step=step,
         oom_killed=oom,
@@ -158,7 +161,7 @@ def is_failure(item: WorkerExit, *, stop_asked: bool) -> bool:
     return item.returncode != 0 and not (stop_asked and item.returncode == Exit.STOPPED)
 
 
-def words(returncode: int, error: ErrorFile | None, *, oom: bool) -> str:
+def words(returncode: int, error: ErrorFile | None, *, oom: bool, limit: int | None) -> str:
     """The program's last words, or what can be said without them."""
     if error is not None and (error.type or error.message):
         lines = error.message.strip().splitlines()
@@ -167,7 +170,7 @@ def words(returncode: int, error: ErrorFile | None, *, oom: bool) -> str:
             return first
         return f"{error.type}: {first}" if first else error.type
     if oom:
-        return "killed by the kernel: the container reached its memory limit"
+        return out_of_memory(None if limit is None else quantity(limit))
     if returncode < 0:
         return f"died of {signal_name(-returncode)}"
     return f"ended with exit code {returncode}"

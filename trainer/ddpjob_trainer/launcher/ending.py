@@ -8,6 +8,7 @@ import os
 import signal
 
 from ddpjob_api.report import Cause, WorkerExit
+from ddpjob_trainer.cgroup import lowest_limit
 from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import CRASHES, Circumstances, read_error, worker_exit
 from ddpjob_trainer.launcher.config import Config
@@ -30,6 +31,7 @@ def end_of(
         if returncode in CRASHES
         else None,
         oom=may_be_oom and oom.killed(),
+        memory_limit=lowest_limit(),
     )
     if command:
         return command_exit(

@@ -1,8 +1,11 @@
 """Copies in memory between two checkpoints: two of them, where there is room, and resumed from."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.trainer.loop.jobs import equal, same_losses, training
 from tests.trainer.steps import position
 
 from ddpjob_api.spec import Checkpoint, Task
@@ -41,6 +44,48 @@ def test_no_copy_is_written_that_would_not_leave_room_for_another_and_it_is_said
     assert complete_steps(tmp_path) == (1,)
     said = capsys.readouterr()
     assert (said.out + said.err).count("WARNING no copy of the state in memory") == 1
+
+
+@pytest.fixture
+def run(crew: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Train `noisy` for 10 steps on two ranks of one node."""
+
+    def run(**options: Any) -> Any:
+        options = {"entrypoint": "noisy", "task": {"maxSteps": 10}, **options}
+        return crew.run(2, training, page=tmp_path / f"page-{crew.jobs}", **options)
+
+    return run
+
+
+@pytest.mark.timeout(180)
+def test_where_no_checkpoint_is_due_the_state_is_copied_and_a_training_that_goes_on_from_it_is_the_same(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    folders = {"directory": tmp_path / "checkpoints", "memory": tmp_path / "memory"}
+    checkpoint = {"everySteps": 6, "inMemoryEverySteps": 3}
+    straight = run(checkpoint=checkpoint, **folders)
+    assert complete_steps(folders["directory"]) == (6, 10)
+    assert complete_steps(folders["memory"]) == (3, 9)
+    resumed = run(checkpoint=checkpoint, **folders, resume=9, resume_dir=folders["memory"])
+    assert resumed[0].slots["RESUMED_STEP"] == 9
+    assert same_losses(straight[0].losses[9:], resumed[0].losses)
+    assert equal(straight[0], resumed[0])
+    assert equal(*resumed)
+
+
+@pytest.mark.timeout(180)
+def test_what_was_gone_on_from_in_memory_only_is_saved_where_it_ends(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    checkpoint, memory = {"inMemoryEverySteps": 5}, tmp_path / "memory"
+    run(checkpoint=checkpoint, directory=tmp_path / "checkpoints", memory=memory)
+    assert complete_steps(memory) == (5, 10)
+    # The ranks ended between the copy and the checkpoint of the last step.
+    lost = tmp_path / "without-the-last"
+    (ended, _) = run(checkpoint=checkpoint, directory=lost, memory=memory, resume=10, resume_dir=memory)
+    assert (ended.done, ended.losses) == (True, [])
+    assert complete_steps(lost) == (10,)
+    assert ended.slots["CHECKPOINTS"] == 1
 
 
 @pytest.mark.parametrize(

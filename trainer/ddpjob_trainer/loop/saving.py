@@ -47,8 +47,8 @@ class Saver:
         self.told, self.parts, self.device, self.board = told, parts, device, board
         self.saved_step: int | None = None
         """The newest step that is known to be complete on every node."""
-        self.copied_step: int | None = None
-        """The newest step of which every node has a copy in memory."""
+        self.perhaps_in_memory = False
+        """Whether that step may lie in the memory of some node only."""
         self.tried_at = time.monotonic()
         self.trouble = ""
         """What keeps this rank from writing."""
@@ -63,6 +63,10 @@ class Saver:
             with contextlib.suppress(OSError):
                 told.fence.take_over()
         self.memory = MemoryCopies(told) if told.copies else None
+
+    def has_saved(self, step: int) -> bool:
+        """Whether this step is known to be a checkpoint on every node, not only a copy in memory."""
+        return step == self.saved_step and not self.perhaps_in_memory
 
     def due_after(self, step: int) -> bool:
         """Whether `everySteps` says so."""
@@ -79,7 +83,6 @@ class Saver:
         state = {name: part.state_dict() for name, part in self.parts.items()}
         if self.memory is not None:
             self.memory.write(position, {STATE: lambda stream: write_state(state, stream)}, size_of(state))
-        self.copied_step = position.step
 
     def time_is_up(self) -> bool:
         """Whether `everySeconds` says so, by the clock of this rank; the ranks agree on rank 0's."""
@@ -102,7 +105,7 @@ class Saver:
             )
             return
         self.tell("")
-        self.saved_step = position.step
+        self.saved_step, self.perhaps_in_memory = position.step, False
         self.board.add(Slot.CHECKPOINTS)
         self.board.put(
             {
@@ -197,7 +200,8 @@ class Saver:
                     f"checkpoint {path}: its {name} does not fit this task's ({error}); go on with the task it was "
                     "made with, or delete the directory to start anew"
                 ) from error
-        self.saved_step = step
+        # All ranks must judge alike whether to save it, and where another node has it is not known here.
+        self.saved_step, self.perhaps_in_memory = step, self.told.memory_dir is not None
         return manifest.position
 
 

@@ -64,6 +64,11 @@ class Told:
         return self.memory_dir is not None and self.local_rank == 0
 
     @property
+    def resumes_from_memory(self) -> bool:
+        """Whether the step to go on from lies in this node's memory."""
+        return self.resume_dir is not None and self.resume_dir == self.memory_dir
+
+    @property
     def spec(self) -> Spec:
         """The part of the resource's spec that this process knows, for the rules."""
         return Spec(

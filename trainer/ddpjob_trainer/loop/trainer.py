@@ -320,7 +320,7 @@ class Trainer:
 
     def save(self) -> None:
         """Save this step, unless it is saved already or nothing is to be."""
-        if not self.told.saves or self.saver.saved_step == self.step:
+        if not self.told.saves or self.saver.has_saved(self.step):
             return
         with self.board.phase(Phase.CHECKPOINT):
             share_buffers(self.model)
@@ -353,6 +353,7 @@ class Trainer:
         saved = self.saver.load(step, self.position())
         self.step, self.epoch, self.consumed = saved.step, saved.epoch, saved.samples_consumed
         self.board.put({Slot.RESUMED_STEP: step, Slot.CHECKPOINT_STEP: step, Slot.STEP: step})
+        source = "copy in memory" if self.told.resumes_from_memory else "checkpoint"
         self.board.line(
-            f"resumed from the checkpoint of step {step}: epoch {self.epoch + 1}, {self.consumed} samples"
+            f"resumed from the {source} of step {step}: epoch {self.epoch + 1}, {self.consumed} samples"
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ddpjob_api.codec import parse_spec
+from ddpjob_api.names import MEMORY_FOLDER, LauncherEnv
 from ddpjob_operator.model import (
     Runtime,
     Status,
@@ -77,6 +78,27 @@ def test_volumes_follow_workspace_and_claim() -> None:
     mount = next(m for m in container(body)["volumeMounts"] if m["name"] == "workspace")
     assert mount["readOnly"] is True
     assert made()["spec"]["volumes"][-1] == {"name": "checkpoints", "emptyDir": {}}
+
+
+TASK: dict[str, Any] = {"task": {"entrypoint": "x:y", "maxSteps": 1, "globalBatchSize": 2}, "script": None}
+COPIES: list[tuple[str, dict[str, Any], bool]] = [
+    ("a task", {**TASK, "checkpoint": {"inMemoryEverySteps": 5}}, True),
+    ("a task that does not ask for it", {**TASK, "checkpoint": {"everySteps": 5}}, False),
+    ("a script", {"checkpoint": {"inMemoryEverySteps": 5}}, False),
+]
+
+
+@pytest.mark.parametrize(("spec", "copied"), [case[1:] for case in COPIES], ids=[case[0] for case in COPIES])
+def test_copies_of_a_task_have_a_volume_in_memory_where_the_launcher_has_them_written(
+    spec: dict[str, Any], copied: bool
+) -> None:
+    body = made(**spec)
+    volumes = [v for v in body["spec"]["volumes"] if v["name"] == "memory"]
+    assert volumes == ([{"name": "memory", "emptyDir": {"medium": "Memory"}}] if copied else [])
+    env = {v["name"]: v.get("value") for v in container(body)["env"]}
+    path = f"{env[LauncherEnv.RUN_DIR]}/{MEMORY_FOLDER}"
+    mounts = [m for m in container(body)["volumeMounts"] if m["name"] == "memory"]
+    assert mounts == ([{"name": "memory", "mountPath": path}] if copied else [])
 
 
 FOREIGN = Runtime(

@@ -15,7 +15,7 @@ from tests.trainer.launcher.local import eventually
 from ddpjob_api.codec import load
 from ddpjob_api.conditions import Reason
 from ddpjob_api.messages import Start
-from ddpjob_api.names import TORCHRUN_ENV, LauncherEnv, WorkerEnv
+from ddpjob_api.names import MEMORY_FOLDER, TORCHRUN_ENV, LauncherEnv, WorkerEnv
 from ddpjob_api.page import Slot
 from ddpjob_api.report import (
     MAX_TERMINATION_BYTES,
@@ -35,6 +35,7 @@ from ddpjob_trainer.launcher.output import MAX_PIECE_BYTES, Splitter
 from ddpjob_trainer.launcher.progress import Gauge
 from ddpjob_trainer.launcher.rendezvous import free_port
 from ddpjob_trainer.launcher.termination import fit
+from ddpjob_trainer.loop.told import told
 from ddpjob_trainer.page import Page
 
 LOOKS: list[tuple[str, list[tuple[float, int, int, int]], float | None, float | None]] = [
@@ -249,6 +250,28 @@ def test_a_worker_lists_its_imports_where_a_standby_will_read_them(
     job = config(tmp_path, {"nodes": 2, **more})
     env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base={})
     assert (WorkerEnv.IMPORTS_FILE.value in env) is listed
+
+
+TASK: dict[str, object] = {"task": {"entrypoint": "x:y", "maxSteps": 1, "globalBatchSize": 2}}
+COPIES: list[tuple[str, dict[str, object], bool]] = [
+    ("a task", {**TASK, "checkpoint": {"inMemoryEverySteps": 5}}, True),
+    ("a task that does not ask for it", {**TASK, "checkpoint": {"everySteps": 5}}, False),
+    ("a script", {"script": {"args": ["t.py"]}, "checkpoint": {"inMemoryEverySteps": 5}}, False),
+]
+
+
+@pytest.mark.parametrize(("spec", "copied"), [case[1:] for case in COPIES], ids=[case[0] for case in COPIES])
+def test_a_task_is_told_where_its_copies_go_and_they_are_looked_for_there(
+    tmp_path: Path, spec: dict[str, object], copied: bool
+) -> None:
+    job = config(tmp_path, {"nodes": 2, **spec})
+    folder = tmp_path / MEMORY_FOLDER if copied else None
+    assert job.shelf.memory == folder
+    env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base={}, resume_dir=folder)
+    assert env.get(WorkerEnv.MEMORY_DIR) == (str(folder) if copied else None)
+    if job.spec.task is not None:
+        heard = told(env)
+        assert (heard.memory_dir, heard.copies, heard.resumes_from_memory) == (folder, copied, copied)
 
 
 def test_a_command_gets_what_it_needs_to_span_nodes(tmp_path: Path) -> None:

@@ -65,6 +65,17 @@ def test_a_step_arrives_whole_with_its_hashes_checked(tmp_path: Path, givers: Ca
     assert sorted(entry.name for entry in (tmp_path / "b").iterdir()) == [path.name]
 
 
+def test_a_copy_in_memory_is_given_too(tmp_path: Path) -> None:
+    save(tmp_path / "memory", 43)
+    giver = Giver(Shelf(folder=tmp_path / "disk", memory=tmp_path / "memory"), TOKEN)
+    giver.start("127.0.0.1")
+    try:
+        assert take(tmp_path / "b", Address(node=0, host="127.0.0.1", port=giver.port), step=43) == {}
+    finally:
+        giver.close()
+    assert (open_step(tmp_path / "b", 43)[0] / "state.pt").read_bytes() == CONTENT
+
+
 def flip(path: Path) -> None:
     (path / "state.pt").write_bytes(b"x" + CONTENT[1:])
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.trainer.steps import save
 
-from ddpjob_api.messages import Message, Prepare, Prepared, Start
+from ddpjob_api.messages import Message, Prepare, Prepared, Source, Start
 from ddpjob_trainer import checkpoints
 from ddpjob_trainer.checkpoints import MANIFEST, OtherFormat, step_path
 from ddpjob_trainer.launcher.memory import Memory
@@ -287,3 +287,62 @@ def test_a_folder_in_which_nothing_can_be_looked_for_is_named(
     asyncio.run(begun())
     assert said == [f"{tmp_path}: what is torn cannot be looked for: Stale file handle"]
     assert sent == []
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_copy_in_memory_is_offered_taken_by_another_node_and_gone_on_from(
+    tmp_path: Path, shared: bool
+) -> None:
+    def launcher(node: int) -> Any:
+        run_dir = tmp_path / f"run-{node}"
+        folder = tmp_path / ("shared" if shared else f"disk-{node}")
+        folder.mkdir(exist_ok=True)
+        return SimpleNamespace(
+            shelf=Shelf(folder=folder, memory=run_dir / "memory", shared=shared),
+            token=b"token",
+            node=node,
+            run_dir=run_dir,
+            checkpoint_dir=folder,
+            bind_host="127.0.0.1",
+            plan=SimpleNamespace(nodes=2),
+            restarts=0,
+            disruptions=0,
+        )
+
+    def preparation(config: Any) -> Preparation:
+        return Preparation(
+            config, memories[config.node], say=lambda _text: None, send=sent.append, keep=tasks.append
+        )
+
+    async def taken() -> Prepared:
+        here, there = preparation(ours), preparation(theirs)
+        there.start()
+        try:
+            source = Source(node=1, host="127.0.0.1", port=memories[1].giver_port)
+            here.obey(Prepare(term=1, attempt=1, step=43, sources=(source,)))
+            await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        finally:
+            there.close()
+        start = Start(
+            term=1,
+            generation=1,
+            master_address="here",
+            master_port=1,
+            restarts=0,
+            disruptions=0,
+            resume_step=43,
+        )
+        assert here.begin(start) == (ours.run_dir / "memory" if shared else ours.checkpoint_dir)
+        assert there.begin(start) == theirs.run_dir / "memory"
+        (answer,) = [message for message in sent if isinstance(message, Prepared)]
+        return answer
+
+    sent, tasks = list[Message](), list[Coroutine[None, None, None]]()
+    ours, theirs = launcher(0), launcher(1)
+    memories = {config.node: Memory(config) for config in (ours, theirs)}
+    save(ours.checkpoint_dir, 40)
+    save(theirs.run_dir / "memory", 43)
+    assert [memories[node].stock()[0][-1] for node in (0, 1)] == [40, 43]
+    answer = asyncio.run(taken())
+    assert (answer.unable, answer.refused, answer.damaged) == ((), "", "")
+    assert answer.checkpoints == (40, 43)

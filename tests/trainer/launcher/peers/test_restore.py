@@ -149,6 +149,46 @@ def test_all_but_one_node_may_be_lost_and_when_all_are_it_is_said(tmp_path: Path
         job.close()
 
 
+@pytest.mark.timeout(600)
+def test_a_training_goes_on_from_its_copies_in_memory_also_on_a_node_that_lost_its_own(
+    tmp_path: Path,
+) -> None:
+    job = Training(tmp_path, nodes=2, steps=100_000, everySteps=150, inMemoryEverySteps=3)
+
+    def saved() -> int:
+        return max(complete_steps(job.checkpoints(0)))
+
+    try:
+        lead, other = job.launch_all()
+        eventually(lambda: job.reached(155), "a checkpoint, and steps after it")
+        worker = worker_of(other)
+        os.kill(worker, signal.SIGSTOP)  # so that no checkpoint is made meanwhile
+        checkpoint = saved()
+        os.kill(worker, signal.SIGKILL)
+        lead.wrote("generation 2 starts")
+        copy = resumed(lead, 2)
+        assert copy > checkpoint >= 150
+        assert copy % 3 == 0
+        for node in (0, 1):
+            assert f"step-{copy:08d}" not in os.listdir(job.checkpoints(node)), "it was in memory only"
+        lead.wrote(f"[rank 0] resumed from the copy in memory of step {copy}")
+
+        # With the launcher of node 1 go its folder and its memory; a step of before is not gone on from again.
+        eventually(lambda: job.reached(copy + 7), "another copy")
+        other.kill()
+        checkpoint = saved()
+        job.launch(1, incarnation=1)
+        lead.wrote("generation 3 starts")
+        newer = resumed(lead, 3)
+        assert newer > max(copy, checkpoint)
+        assert newer % 3 == 0
+        assert f"node 1 takes step {newer} from node 0" in lead.output
+        assert complete_steps(job.checkpoints(1, 1)) == (newer,)
+        lead.wrote(f"[rank 0] resumed from the copy in memory of step {newer}")
+    finally:
+        job.close()
+
+
 SAVER = """
 import os, sys, time
 from pathlib import Path

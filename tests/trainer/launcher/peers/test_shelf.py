@@ -221,3 +221,31 @@ def test_a_step_that_its_writer_replaces_after_its_manifest_was_read_is_not_torn
     monkeypatch.setattr(checkpoints, "read_manifest", before)
     assert Shelf(folder=tmp_path, shared=shared).torn(2) == []
     assert path.is_dir() is (moment == "replaced")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_copies_in_memory_are_steps_like_those_on_the_disk_and_looked_for_first(
+    tmp_path: Path, shared: bool
+) -> None:
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    shelf = Shelf(folder=disk, memory=memory, shared=shared)
+    assert shelf.steps() == ()
+    for folder, step in ((disk, 4), (disk, 8), (memory, 8), (memory, 10), (memory, 12)):
+        save(folder, step)
+    assert shelf.steps() == (4, 8, 10, 12)
+    assert shelf.named() == {4, 8, 10, 12}
+    assert [shelf.holder(step) for step in (4, 8, 10)] == [disk, memory, memory]
+    assert shelf.target() == (memory if shared else disk), "a shared folder belongs to its one writer"
+    assert shelf.drop_above(10) == (12,)
+    assert shelf.steps() == (4, 8, 10)
+
+
+def test_a_damaged_copy_in_memory_gives_way_to_the_checkpoint(tmp_path: Path) -> None:
+    disk, memory = tmp_path / "disk", tmp_path / "memory"
+    save(disk, 8)
+    state = save(memory, 8) / "state.pt"
+    state.write_bytes(b"?" + CONTENT[1:])
+    shelf = Shelf(folder=disk, memory=memory)
+    (problem,) = shelf.verify(8)
+    assert f"{step_path(memory, 8)} is damaged" in problem
+    assert shelf.holder(8) == disk

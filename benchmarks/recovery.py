@@ -1,6 +1,7 @@
 """From a kill to the next optimizer step on all ranks: a DDPJob, warm and cold, and torchrun in an Indexed Job.
 
-    .venv/bin/python -m benchmarks.recovery [process] [pod] [--rounds 3] [--kills 5] [--limit 180]
+    .venv/bin/python -m benchmarks.recovery [process] [pod] [--sides warm cold torchrun] [--rounds 3] [--kills 5]
+                                            [--limit 180]
 
 `process`: kill -9 of the worker of rank 1. `pod`: `kubectl delete pod` of the pod of rank 1. In each round every side
 gets a fresh job of two pods with the same image, resources, volume and program (`recovery_program.py`, which keeps its
@@ -8,10 +9,18 @@ own checkpoint), and `--kills` faults one after the other, each some seconds aft
 standby: after it is ready). The sides take turns, so that a busy machine slows all of them. Printed: each round, the
 medians of the first and of the last fault, the ratios, and where our time goes.
 
-The other side at its best: torchrun with `--max-restarts 1000`, c10d rendezvous, `--monitor-interval 0.1`,
-`--shutdown-timeout 2`, `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` (without it many restarts take minutes or fail:
-pytorch's agents reuse a store with old addresses); in an Indexed Job with `restartPolicy: OnFailure`,
-`backoffLimit: 1000` and the default pod replacement policy. Its controller waits longer for each pod that fails; a
+There are two ways to do it without an operator, and they are sides of their own; `--sides` chooses:
+
+- `torchrun` starts failed workers again itself (`--max-restarts 1000`), in containers that live on. It is at its best:
+  c10d rendezvous, `--monitor-interval 0.1`, `--shutdown-timeout 2`, `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` (without it
+  many restarts take minutes or fail: pytorch's agents reuse a store with old addresses).
+- `job` is the plain Indexed Job: torchrun ends with its worker (`--max-restarts 0`, all else the same), and the kubelet
+  starts the container again. It waits longer each time, 10 s, 20 s and so on up to minutes, so that a round takes many
+  times as long; only who asks for it gets it.
+
+Both are in an Indexed Job with `restartPolicy: OnFailure`, `backoffLimit: 1000` and the default pod replacement policy.
+A pod that is deleted is replaced by its controller whichever of them it runs, so `torchrun` stands for both there (with
+`job`, the container that lived on is started again, too). The controller waits longer for each pod that fails; a
 recovery that takes longer than `--limit` seconds counts as that long, and is marked with ≥.
 """
 
@@ -21,7 +30,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -40,7 +49,7 @@ from tests.cluster.jobs import script_job
 NODES = 2
 PROGRAM = Path(__file__).with_name("recovery_program.py")
 TORCHRUN = (
-    "exec torchrun --nnodes {nodes} --nproc-per-node 1 --max-restarts 1000 --monitor-interval 0.1 "
+    "exec torchrun --nnodes {nodes} --nproc-per-node 1 --max-restarts {restarts} --monitor-interval 0.1 "
     "--shutdown-timeout 2 --rdzv-backend c10d --rdzv-id recovery --rdzv-endpoint {name}-0.{name}:29400 "
     "--rdzv-conf is_host=$([ $JOB_COMPLETION_INDEX = 0 ] && echo 1 || echo 0) train.py"
 )
@@ -70,6 +79,8 @@ class Side:
     operated: bool
     """By our operator."""
     warm: bool = False
+    restarts: int = 1000
+    """That torchrun makes itself, where it is in charge."""
 
     def documents(self, name: str, image: str) -> list[dict[str, Any]]:
         volume = {"name": "journal", "persistentVolumeClaim": {"claimName": f"{name}-journal"}}
@@ -97,7 +108,7 @@ class Side:
         pod["volumes"].append(volume)
         container = pod["containers"][0]
         container["volumeMounts"].append(mount)
-        container["command"] = ["sh", "-c", TORCHRUN.format(nodes=NODES, name=name)]
+        container["command"] = ["sh", "-c", TORCHRUN.format(nodes=NODES, name=name, restarts=self.restarts)]
         container["env"] = [{"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"}]
         return [*documents[:2], job]
 
@@ -105,11 +116,13 @@ class Side:
         return f"ddpjob.dev/name={name}" if self.operated else f"app={name}"
 
 
-SIDES = (
-    Side("DDPJob warm", operated=True, warm=True),
-    Side("DDPJob cold", operated=True),
-    Side("torchrun in an Indexed Job", operated=False),
-)
+SIDES = {
+    "warm": Side("DDPJob warm", operated=True, warm=True),
+    "cold": Side("DDPJob cold", operated=True),
+    "torchrun": Side("torchrun --max-restarts in an Indexed Job", operated=False),
+    "job": Side("Indexed Job that restarts torchrun", operated=False, restarts=0),
+}
+USUAL = ("warm", "cold", "torchrun")
 
 
 @dataclass
@@ -272,35 +285,45 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", nargs="*", choices=["process", "pod"], default=["process", "pod"])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=USUAL)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--limit", type=float, default=180)
     options = parser.parse_args()
+    sides = [side for key, side in SIDES.items() if key in options.sides]
     provider = choose()
     provider.up(detach=False, user=session())
     cluster = Cluster(provider)
     Installation(cluster).upgrade()
     for what in dict.fromkeys(options.what):
         with cluster.namespace("recovery") as namespace:
-            compare(cluster, namespace, what, options.rounds, options.kills, options.limit)
+            compare(cluster, namespace, sides, what, options.rounds, options.kills, options.limit)
 
 
-def compare(cluster: Cluster, namespace: str, what: str, rounds: int, kills: int, limit: float) -> None:
+def compare(
+    cluster: Cluster,
+    namespace: str,
+    sides: Sequence[Side],
+    what: str,
+    rounds: int,
+    kills: int,
+    limit: float,
+) -> None:
     """All rounds of one kind of fault, and what follows from them."""
     fault = "kill -9 of a worker" if what == "process" else "deletion of a pod"
-    results: dict[str, list[list[Recovery]]] = {side.name: [] for side in SIDES}
+    results: dict[str, list[list[Recovery]]] = {side.name: [] for side in sides}
     for number in range(rounds):
-        for place, side in enumerate(SIDES):
+        for place, side in enumerate(sides):
             made = measure(cluster, namespace, side, f"{what}-{number}-{place}", what, kills, limit)
             results[side.name].append(made)
             print(f"{fault}, round {number + 1}, {side.name}: {', '.join(map(str, made))} s", flush=True)
-    theirs = results[SIDES[-1].name]
+    others = [side for side in sides if not side.operated]
     for label, place in (("first", 0), (f"number {kills}", kills - 1)):
-        base = median(theirs, place)
-        for side in SIDES:
+        for side in sides:
             one = median(results[side.name], place)
-            print(f"{fault}, {label}: {side.name} {one} s, {ratio(one, base)} × {SIDES[-1].name}")
-    for side in SIDES:
+            ratios = [f"{ratio(one, median(results[other.name], place))} × {other.name}" for other in others]
+            print(f"{fault}, {label}: {', '.join([f'{side.name} {one} s', *ratios])}")
+    for side in sides:
         made = [recovery for run in results[side.name] for recovery in run if recovery.parts]
         names = [name for name in PARTS if any(name in recovery.parts for recovery in made)]
         split = ", ".join(

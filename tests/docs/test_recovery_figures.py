@@ -1,7 +1,7 @@
-"""How `benchmarks/recovery.py` compares medians of which some are only known to be longer."""
+"""What `benchmarks/recovery.py` runs beside ours, and how it compares medians that are only known to be longer."""
 
 import pytest
-from benchmarks.recovery import Recovery, median, ratio
+from benchmarks.recovery import SIDES, Recovery, median, ratio
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,13 @@ def test_a_ratio_to_what_was_given_up_is_an_upper_bound(
 def test_a_run_that_was_given_up_before_counts_with_its_limit() -> None:
     found = median([[Recovery(1.0), Recovery(180.0, limited=True)], [Recovery(1.0)] * 5], 4)
     assert (found.total, found.limited) == (90.5, True)
+
+
+@pytest.mark.parametrize(("key", "restarts"), [("torchrun", "1000"), ("job", "0")])
+def test_who_restarts_a_worker_is_torchrun_on_one_side_and_the_kubelet_on_the_other(
+    key: str, restarts: str
+) -> None:
+    *_, job = SIDES[key].documents("one", "image")
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] == "OnFailure"
+    assert f" --max-restarts {restarts} " in pod["containers"][0]["command"][-1]

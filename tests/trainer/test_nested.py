@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import ddpjob_trainer
-from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.page import Phase, Slot, WorkerState
 from ddpjob_trainer.files import Files, agent_file
 from ddpjob_trainer.page import Page
 
@@ -101,6 +101,20 @@ def test_one_process_at_a_time_is_the_rank(run: Run, page: Page) -> None:
     assert page[Slot.PID] != int(other)
     later = run(second)
     assert page[Slot.PID] == int(later.stdout)
+
+
+def test_the_next_process_of_a_rank_begins_its_page_anew(run: Run, tmp_path: Path, page: Page) -> None:
+    """As below a torchrun that restarts its ranks; what the launcher asks for stays asked."""
+    old = {Slot.PID: 1, Slot.GENERATION_STEPS: 70, Slot.PHASE: Phase.CHECKPOINT, Slot.PROCESS_GROUP_AT: 5}
+    for slot, value in {**old, Slot.UNMEASURED: 1, Slot.LAST_STEP_AT: 9, Slot.STOP_AT: 80}.items():
+        page[slot] = value
+    stacks = Files.of(tmp_path, 1, 3).stacks
+    stacks.write_text("of the one before")
+    done = run("import os, torch; print(os.getpid())")
+    assert page[Slot.PID] == int(done.stdout)
+    assert [page[slot] for slot in (*old, Slot.UNMEASURED, Slot.LAST_STEP_AT)][1:] == [0, 0, 0, 0, 0]
+    assert page[Slot.STOP_AT] == 80
+    assert stacks.read_text() == ""
 
 
 @pytest.mark.parametrize("imported", ["import torch; ", ""])

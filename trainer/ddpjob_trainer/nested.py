@@ -24,13 +24,15 @@ from typing import Any
 from ddpjob_api.exits import Exit
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.nested import nested
-from ddpjob_api.page import Slot, WorkerState
+from ddpjob_api.page import SLOT_COUNT, Slot, WorkerState
 from ddpjob_trainer import bootstrap, error_file, worker
 from ddpjob_trainer.errors import Refused, TrainerError
 from ddpjob_trainer.files import Files, agent_file
 from ddpjob_trainer.instrumentation import install
 from ddpjob_trainer.instrumentation.imports import PostImport
-from ddpjob_trainer.page import BadPage
+from ddpjob_trainer.page import BadPage, Page
+
+LAUNCHERS_WORDS = frozenset({Slot.PAUSE, Slot.STOP_AT})
 
 
 def begin() -> None:
@@ -80,12 +82,14 @@ class Candidate(MetaPathFinder):
         os.environ[WorkerEnv.PAGE] = str(self._files.page)
         os.environ[WorkerEnv.STACKS_FILE] = str(self._files.stacks)
         self._files.error.unlink(missing_ok=True)
+        self._files.stacks.unlink(missing_ok=True)
         try:
             running = worker.attach(os.environ)
         except (Refused, BadPage) as error:
             self.refuse(error)
         if running is None:
             return
+        forget_predecessor(running.page)
         if os.environ.get(WorkerEnv.AGENT_PID) == str(os.getppid()):
             bootstrap.die_with_launcher()
             # torchrun kills the other ranks when one ends with an error, which 85 is to it.
@@ -151,6 +155,17 @@ class Candidate(MetaPathFinder):
                 error_file.write(path, error, self.running)
             except OSError as problem:
                 print(f"[ddpjob] the error could not be written to {path}: {problem}", file=sys.stderr)
+
+
+def forget_predecessor(page: Page) -> None:
+    """Take away what an ended process of this rank has counted: torchrun may restart its ranks, a shell run another.
+
+    Its steps would deny the new one the time that a start takes, and its phase would be the new one's. What it
+    reported stays.
+    """
+    for index in range(SLOT_COUNT):
+        if index not in LAUNCHERS_WORDS:
+            page.slots[index] = 0.0
 
 
 def tell_ends(path: Path) -> None:

@@ -55,6 +55,16 @@ def test_an_own_failure_stands_before_a_victims(tmp_path: Path, ranks: tuple[Ran
     assert verdict(tmp_path, ranks, 1, Circumstances()) == (3, 1, Cause.OWN, "ValueError: words")
 
 
+def test_ranks_that_torchrun_ended_after_a_victim_are_not_to_blame(
+    tmp_path: Path, ranks: tuple[Rank, ...]
+) -> None:
+    left(tmp_path, (3, 1), (2, -15), rank3=error("RuntimeError", peer_lost=True))
+    item = verdict(tmp_path, ranks, 1, Circumstances())
+    assert (item[0], item[2]) == (3, Cause.VICTIM)
+    left(tmp_path, (2, -15), (3, 1), rank3=error("RuntimeError", peer_lost=True))
+    assert verdict(tmp_path, ranks, 1, Circumstances())[:3] == (2, -15, Cause.OWN), "somebody else's SIGTERM"
+
+
 def test_victims_alone_are_witnesses(tmp_path: Path, ranks: tuple[Rank, ...]) -> None:
     left(tmp_path, (2, 1), rank2=error("RuntimeError", peer_lost=True))
     assert verdict(tmp_path, ranks, 1, TERMINATED)[2] is Cause.VICTIM

@@ -52,7 +52,12 @@ def command_exit(
         rank for rank in ranks if rank.files.error.exists()
     ]
     found = [about(rank, codes.get(rank.rank, returncode), circumstances) for rank in failed]
-    own = [item for item in found if item.cause is Cause.OWN]
+    # When one has failed, torchrun ends the others with SIGTERM: those are not to blame.
+    own = [
+        item
+        for number, item in enumerate(found)
+        if item.cause is Cause.OWN and not (number and item.returncode == -signal.SIGTERM)
+    ]
     item = next(iter(own or found), None)
     if item is None:
         error = read_error(command_error_file(run_dir, generation))

@@ -103,7 +103,9 @@ class Crew:
                 files=files,
                 page=page,
                 others=others(self._config, self.generation, rank),
-                nested=self._config.spec.command is not None,
+                agent=agent_file(self._config.run_dir, self.generation)
+                if self._config.spec.command is not None
+                else None,
                 pumps=pumps,
             )
             self.workers.append(worker)
@@ -286,6 +288,11 @@ class Crew:
         asked = nested(self._config.spec.command or ("",)) is not None
         early = asyncio.get_running_loop().time() - self._began < AGENT_SECONDS
         return asked and (early or agent_file(self._config.run_dir, self.generation).exists())
+
+    @property
+    def begun(self) -> bool:
+        """Whether any rank has."""
+        return any(rank.page[Slot.PID] for rank in self.ranks)
 
     @property
     def pages(self) -> dict[int, Page]:

@@ -7,6 +7,7 @@ Must not: end a worker (`crew.py`) or say who is to blame (`culprit.py`).
 import asyncio
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.postmortem import RankKept
@@ -44,8 +45,8 @@ class Examination:
         """Where the ranks stood when they were stopped."""
 
     @property
-    def _ranks(self) -> tuple[Rank, ...]:
-        return tuple(rank for worker in self._workers for rank in worker.ranks)
+    def _present(self) -> list[tuple[Worker, Rank]]:
+        return [(worker, rank) for worker in self._workers for rank in worker.present]
 
     async def examine(self, *, post_mortem: bool) -> None:
         """Have every rank write its stacks, and note where each stands; `post_mortem`: wait longer, and keep it all."""
@@ -54,11 +55,12 @@ class Examination:
         stopped = {rank for rank, pid in pids.items() if pid and autopsy.state_of(pid) in {"T", "t"}}
         # Before any of them answers: one that was stopped goes on then.
         now = loop.time()
+        present = self._present
         views = {
-            rank.rank: autopsy.view(rank.rank, rank.page, stopped=rank.rank in stopped, now=now)
-            for rank in self._ranks
+            rank.rank: view_of(worker, rank, stopped=rank.rank in stopped, now=now)
+            for worker, rank in present
         }
-        snapshots = {rank.rank: autopsy.numbers(rank.page) for rank in self._ranks}
+        snapshots = {rank.rank: autopsy.numbers(rank.page) for _, rank in present}
         asked = self._ask_for_stacks()
         held = {pid for rank in asked if post_mortem and rank.rank in stopped and (pid := pids[rank.rank])}
         seconds = STACKS_SECONDS + (POST_MORTEM_SECONDS if post_mortem else 0.0)
@@ -72,9 +74,7 @@ class Examination:
                 for pid in held:
                     signal_to(pid, signal.SIGCONT)  # so that it can answer at all
                 held = set()
-        self.views = {
-            rank.rank: autopsy.with_stacks(views[rank.rank], rank.files.stacks) for rank in self._ranks
-        }
+        self.views = {rank.rank: with_place(views[rank.rank], rank) for _, rank in present}
         if post_mortem:
             self._post_mortems.examined(
                 self._generation,
@@ -85,7 +85,7 @@ class Examination:
                         page=snapshots[rank.rank],
                         stacks=autopsy.read(rank.files.stacks),
                     )
-                    for rank in self._ranks
+                    for _, rank in present
                 ],
             )
 
@@ -94,10 +94,8 @@ class Examination:
         if not self.views:
             now = asyncio.get_running_loop().time()
             views = [
-                autopsy.with_stacks(
-                    autopsy.view(rank.rank, rank.page, stopped=False, now=now), rank.files.stacks
-                )
-                for rank in self._ranks
+                with_place(view_of(worker, rank, stopped=False, now=now), rank)
+                for worker, rank in self._present
             ]
         else:
             views = list(self.views.values())
@@ -114,3 +112,15 @@ class Examination:
                     signal_to(pid, STACKS_SIGNAL)
                     asked.append(rank)
         return asked
+
+
+def view_of(worker: Worker, rank: Rank, *, stopped: bool, now: float) -> RankView:
+    """One rank from its page, and from what is known of a process that no page of its own outlives."""
+    view = autopsy.view(rank.rank, rank.page, stopped=stopped, now=now)
+    return replace(view, ended=view.ended or worker.finished(rank))
+
+
+def with_place(view: RankView, rank: Rank) -> RankView:
+    """And from the stacks it wrote; one whose program has not begun is in no collective, with or without them."""
+    seen = autopsy.with_stacks(view, rank.files.stacks)
+    return seen if rank.page[Slot.PID] else replace(seen, in_collective=False)

@@ -13,7 +13,7 @@ from ddpjob_trainer.page import Page
 def cleared(config: Config, generation: int, rank: int) -> Files:
     """The files of a rank, with nothing of an earlier run in them; its page is not there yet."""
     files = Files.of(config.run_dir, generation, rank)
-    for stale in (files.page, files.error, files.stacks):
+    for stale in (files.page, files.error, files.stacks, files.claim):
         stale.unlink(missing_ok=True)
     return files
 

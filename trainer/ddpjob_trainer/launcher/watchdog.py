@@ -16,7 +16,7 @@ from ddpjob_trainer.page import Page
 class Seen:
     """The newest look at a rank at which something had moved."""
 
-    mark: tuple[int, bool]
+    mark: tuple[int, int, bool]
     since: float
 
 
@@ -30,12 +30,14 @@ class Watchdog:
 
     def overdue(self, pages: dict[int, Page], now: float) -> float | None:
         """For how many seconds a rank has made no progress, if that is longer than it may; `pages` by rank."""
+        # A rank that has ended, and comes again below a torchrun that restarts it, has a clock of its own.
+        self._seen = {rank: seen for rank, seen in self._seen.items() if rank in pages}
         found: list[float] = []
         for rank, page in pages.items():
             if page[Slot.UNMEASURED]:
                 continue  # its steps are not counted any more; its peers' are
             patient = allowed_to_wait(page)
-            mark = (int(page[Slot.GENERATION_STEPS]), patient)
+            mark = (int(page[Slot.PID]), int(page[Slot.GENERATION_STEPS]), patient)
             seen = self._seen.get(rank)
             if seen is None or seen.mark != mark or page[Slot.PHASE] == Phase.PAUSED:
                 self._seen[rank] = Seen(mark, now)

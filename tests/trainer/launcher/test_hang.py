@@ -157,11 +157,86 @@ def test_a_rank_that_ends_early_is_named_by_a_watch_of_its_own(job: MakeJob, tmp
     assert [first.code(), second.code()] == [0, 0]
 
 
-def test_a_command_cannot_be_watched_and_says_so(job: MakeJob) -> None:
+def test_a_command_without_ranks_cannot_be_watched_and_says_so_once(job: MakeJob) -> None:
     run = job(1, {"command": ["sleep", "3"]}, recovery={**RECOVERY, "progressTimeoutSeconds": 1})
     (launcher,) = run.launch_all()
     assert launcher.code() == 0
-    assert "progressTimeoutSeconds has no effect: the steps of a command are not seen" in launcher.output
+    assert (
+        launcher.output.count("progressTimeoutSeconds has no effect so far: the command has started no") == 1
+    )
+
+
+SLEEPS = """
+import os, signal, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DDP(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def load():
+    here = (os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"], step)
+    if here == ("0", "1", 3):
+        if "again" in os.environ["DDPJOB_TEST"]:
+            raise ValueError("torchrun starts its ranks again")
+        time.sleep(600)
+    if here == ("1", "0", 2):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+for step in range(6):
+    load()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_rank_below_torchrun_that_stands_still_is_named(job: MakeJob, tmp_path: Path) -> None:
+    """With torch, as a command that starts its ranks itself."""
+    (tmp_path / "train.py").write_text(SLEEPS)
+    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 5, "maxRestarts": 0}
+    program = {"command": ["torchrun", str(tmp_path / "train.py")]}
+    run = job(1, program, recovery=recovery, processesPerNode=2)
+    launcher = run.launch(0, DDPJOB_TEST="once")
+    assert launcher.code() == 87, launcher.output
+    failure = launcher.message.failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.step) == (Reason.NO_PROGRESS, 1, 3), launcher.output
+    assert "train.py:15 in load after step 3" in failure.message
+    assert verdicts(run.folder) == [failure]
+    stacks = [path.read_text() for path in run.folder.glob("run-*/post-mortem/generation-1/rank-*.txt")]
+    assert len(stacks) == 2 and all("Current thread" in text for text in stacks)
+    assert "no effect" not in launcher.output
+
+
+@pytest.mark.slow
+def test_a_rank_that_torchrun_has_started_again_is_watched_anew(job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLEEPS)
+    recovery = {"gracePeriodSeconds": 5, "progressTimeoutSeconds": 5, "maxRestarts": 0}
+    program = {"command": ["torchrun", "--standalone", "--max_restarts", "1", str(tmp_path / "train.py")]}
+    run = job(1, program, recovery=recovery, processesPerNode=2)
+    launcher = run.launch(0, DDPJOB_TEST="again")
+    assert launcher.code() == 87, launcher.output
+    assert "ValueError: torchrun starts its ranks again" in launcher.output
+    (failure,) = verdicts(run.folder)
+    assert (failure.reason, failure.rank, failure.step) == (Reason.NO_PROGRESS, 0, 2), launcher.output
+    assert "its process is stopped (SIGSTOP)" in failure.message
+    assert "in load" in next(run.folder.glob("run-*/post-mortem/generation-1/rank-0.txt")).read_text()
+
+
+@pytest.mark.slow
+def test_a_time_out_below_torchrun_names_the_rank_that_was_waited_for(job: MakeJob, tmp_path: Path) -> None:
+    """And not the one that gave up, nor the one that torchrun then ended: it is that rank, and left no stacks."""
+    (tmp_path / "train.py").write_text(SLEEPS)
+    program = {"command": ["torchrun", str(tmp_path / "train.py")], "ddp": {"timeoutSeconds": 10}}
+    run = job(1, program, recovery={"gracePeriodSeconds": 5, "maxRestarts": 0}, processesPerNode=2)
+    launcher = run.launch(0, DDPJOB_TEST="once")
+    assert launcher.code() == 87, launcher.output
+    failure = launcher.message.failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.step) == (Reason.NO_PROGRESS, 1, 3), launcher.output
+    assert "rank 0 waited for it until the time-out" in failure.message
 
 
 SKIPS = """

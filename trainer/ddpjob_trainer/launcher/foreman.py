@@ -38,6 +38,7 @@ from ddpjob_trainer.launcher.postmortems import PostMortems
 from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.room import Room
 from ddpjob_trainer.launcher.timing import (
+    HEALTHY_SECONDS,
     KILL_FRACTION,
     PAUSE_SETTLE_SECONDS,
     SUMS_RANKS_PER_SECOND,
@@ -83,11 +84,11 @@ class Foreman:
             room=Room().left,
             say=sink.say,
         )
-        limit = config.spec.recovery.progress_timeout.total_seconds()
-        blind = config.spec.command is not None
-        if blind and limit:
-            sink.say("recovery.progressTimeoutSeconds has no effect: the steps of a command are not seen")
-        self._limit = 0.0 if blind else limit
+        self._limit = config.spec.recovery.progress_timeout.total_seconds()
+        self._unseen = config.spec.command is not None and self._limit > 0
+        """It may have to be said that the limit is in vain: which ranks a command has is known once they begin."""
+        self._began = 0.0
+        """When the newest crew was."""
         self._watchdog = Watchdog(self._limit)
         self._hung_said = 0
         """The generation whose hang was told."""
@@ -113,6 +114,7 @@ class Foreman:
         self._stop_by = None
         self._views = ()
         self._watchdog = Watchdog(self._limit)
+        self._began = asyncio.get_running_loop().time()
         self._view.begin()
         self.crew = Crew(
             self._config,
@@ -221,6 +223,7 @@ class Foreman:
         if post_mortem:
             await crew.examination.examine(post_mortem=True)
         if crew.succeeded:
+            self._say_unseen(crew)
             await crew.drain()  # what a worker left running may still have something to say
         await self._put_away(crew)
         if crew.succeeded:
@@ -236,11 +239,22 @@ class Foreman:
         crew = self.crew
         if crew is None or crew.stopping or self._hung_said == crew.generation:
             return
+        if now >= self._began + max(self._limit, HEALTHY_SECONDS):
+            self._say_unseen(crew)
         idle = self._watchdog.overdue(crew.pages, now)
         if idle is not None:
             self._hung_said = crew.generation
             self._idle = idle
             self._say_hung(crew)
+
+    def _say_unseen(self, crew: Crew) -> None:
+        """Once: no rank of a command has shown itself in all the time that was given to it."""
+        if self._unseen and not crew.begun:
+            self._sink.say(
+                "recovery.progressTimeoutSeconds has no effect so far: the command has started no Python rank whose "
+                "steps are seen"
+            )
+        self._unseen = False
 
     def _say_hung(self, crew: Crew) -> None:
         self._send(
@@ -287,6 +301,6 @@ class Foreman:
             return
         self._view.put_away(crew)
         self._pace = self._pace_of(crew)
-        self._views = () if self._config.spec.command is not None else crew.examination.glance()
+        self._views = crew.examination.glance()
         self.crew = None
         crew.discard()

@@ -118,6 +118,8 @@ class Beat:
     """Launcher: a rank here has ended with 0."""
     waits_seconds: float = 0.0
     """Launcher: for how long a rank here has been inside one step (forward, backward, optimizer)."""
+    patient_step: int | None = None
+    """Both: at which step a rank (the launcher's, any of the job) saves, evaluates or loads, the first of several."""
     pace: Pace | None = None
     """Launcher: of a rank here, once it has made a step."""
     sums: tuple[float, ...] = limited((), max_items=256 * len(SUMS))

@@ -171,6 +171,19 @@ def test_a_rank_that_makes_the_others_wait_is_said_once_and_is_in_the_report() -
     assert said[1:] == ["who makes the others wait is not known any more: some rank's steps are not counted"]
 
 
+def test_every_launcher_hears_that_a_rank_of_another_one_saves() -> None:
+    core = running(3)
+    assert core.beat().patient_step is None
+    core.received(1.0, 1, Beat(generation=1, patient_step=20))
+    core.received(1.0, 2, Beat(generation=1, patient_step=10))
+    core.received(1.0, 3, Beat(generation=1))
+    assert core.beat().patient_step == 10
+    core.received(2.0, 2, Beat(generation=1))
+    assert core.beat().patient_step == 20
+    core.received(2.0, 1, Beat(generation=0, patient_step=20))
+    assert core.beat().patient_step is None, "that is of another generation"
+
+
 EVENTS = (
     "say", "say", "say", "hear", "hear", "hear", "tick", "step", "fail", "victim", "succeed", "hang", "poll",
     "cut", "alone", "connect", "kill", "replace", "leave", "fail_over", "exchange", "exchange", "exchange",

@@ -134,6 +134,36 @@ def test_a_rank_is_overdue_by_its_steps_and_its_phase(
     assert found == idle
 
 
+SAVES = {STEPS: 4, Slot.STEP: 4, Slot.PHASE: Phase.CHECKPOINT}
+PEERS: list[tuple[str, dict[Slot, float], int | None, int, float | None]] = [
+    # what the other rank's page says, what the coordinator does; steps of the rank that waits; when it is overdue
+    ("it saves", SAVES, None, 4, 100.0),
+    ("it evaluates", {**SAVES, Slot.PHASE: Phase.EVALUATION}, None, 4, 100.0),
+    ("it saves on another node", {STEPS: 4, Slot.STEP: 4}, 4, 4, 100.0),
+    ("nobody does", {STEPS: 4, Slot.STEP: 4}, None, 4, 10.0),
+    ("who is behind does not wait for it", SAVES, None, 3, 10.0),
+    ("nor on another node", {STEPS: 4, Slot.STEP: 4}, 4, 3, 10.0),
+    ("its program has ended", {**SAVES, Slot.STATE: WorkerState.EXITING}, None, 4, 10.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("other", "elsewhere", "steps", "due"), [case[1:] for case in PEERS], ids=[case[0] for case in PEERS]
+)
+def test_who_waits_for_a_rank_that_saves_is_no_hang(
+    tmp_path: Path, other: dict[Slot, float], elsewhere: int | None, steps: int, due: float
+) -> None:
+    with Page(tmp_path / "0", create=True) as saving, Page(tmp_path / "1", create=True) as waiting:
+        for slot, value in other.items():
+            saving[slot] = value
+        waiting[STEPS] = waiting[Slot.STEP] = steps
+        watched = Watchdog(LIMIT)
+        pages = {0: saving, 1: waiting}
+        assert watched.overdue(pages, 0.0, elsewhere) is None
+        assert watched.overdue(pages, due - 1, elsewhere) is None
+        assert watched.overdue(pages, due, elsewhere) == due
+
+
 @pytest.mark.parametrize(
     ("phase", "seconds"),
     [(Phase.BACKWARD, 7.0), (Phase.FORWARD, 7.0), (Phase.BETWEEN, 0.0), (Phase.CHECKPOINT, 0.0)],

@@ -79,6 +79,7 @@ class Coordinator(Job):
             return self.settle(now)
         match message:
             case Beat():
+                member.patient_step = message.patient_step if message.generation == self.generation else None
                 if message.generation == self.generation:
                     self.reached = max((self.reached, *message.steps))
                     if self.state is RunState.RUNNING and stopping.is_well(self, now):

@@ -45,7 +45,7 @@ from ddpjob_trainer.launcher.timing import (
     SUMS_SECONDS,
 )
 from ddpjob_trainer.launcher.view import View
-from ddpjob_trainer.launcher.watchdog import Watchdog, waits
+from ddpjob_trainer.launcher.watchdog import Watchdog, patient_step, waits
 
 
 class Foreman:
@@ -90,6 +90,8 @@ class Foreman:
         self._began = 0.0
         """When the newest crew was."""
         self._watchdog = Watchdog(self._limit)
+        self._patient_step: int | None = None
+        """At which step a rank of the job does what takes long, as the coordinator says."""
         self._hung_said = 0
         """The generation whose hang was told."""
         self._idle = 0.0
@@ -115,6 +117,7 @@ class Foreman:
         self._views = ()
         self._watchdog = Watchdog(self._limit)
         self._began = asyncio.get_running_loop().time()
+        self._patient_step = None
         self._view.begin()
         self.crew = Crew(
             self._config,
@@ -129,6 +132,11 @@ class Foreman:
         )
         self.crew.begin(os.environ, self._preparation.begin(message))
         self._preparation.keep_for(message.neighbour)
+
+    def heard(self, message: Beat) -> None:
+        """What the ranks of other launchers do."""
+        current = message.generation == self._memory.generation
+        self._patient_step = message.patient_step if current else None
 
     def pause(self, message: Pause) -> None:
         """Hold the ranks at their next boundary, and say which they have reached."""
@@ -191,6 +199,7 @@ class Foreman:
             steps=crew.steps,
             ended=any(item.returncode == 0 for item in crew.exits),
             waits_seconds=round(waits(crew.pages.values(), now), 1),
+            patient_step=patient_step(crew.pages.values()),
             pace=self._pace_of(crew),
             sums=sums_of([rank.page for rank in crew.ranks]) if told else (),
         )
@@ -241,7 +250,7 @@ class Foreman:
             return
         if now >= self._began + max(self._limit, HEALTHY_SECONDS):
             self._say_unseen(crew)
-        idle = self._watchdog.overdue(crew.pages, now)
+        idle = self._watchdog.overdue(crew.pages, now, self._patient_step)
         if idle is not None:
             self._hung_said = crew.generation
             self._idle = idle

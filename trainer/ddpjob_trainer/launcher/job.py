@@ -147,6 +147,7 @@ class Job:
         """What every launcher hears every second."""
         return Beat(
             generation=self.generation,
+            patient_step=self.members.patient_step(self.generation),
             restarts=self.ledger.restarts,
             disruptions=self.ledger.disruptions,
             judged=self.ledger.judged,

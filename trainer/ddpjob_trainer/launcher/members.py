@@ -26,6 +26,8 @@ class Member:
     """Where its ranks ended, if they all did with 0."""
     ended_early: bool = False
     """Some of its ranks have ended with 0, and others live."""
+    patient_step: int | None = None
+    """As its newest Beat has it."""
     checkpoints: tuple[int, ...] = ()
     tree: str = ""
     away_since: float | None = None
@@ -82,6 +84,11 @@ class Members:
             for node in range(self.expected)
             if (member := self.by_node.get(node)) is None or not member.present
         )
+
+    def patient_step(self, generation: int) -> int | None:
+        """The first step at which a rank of that generation does what takes long; None where none does."""
+        steps = [member.patient_step for member in self if member.running == generation and not member.lost]
+        return min((step for step in steps if step is not None), default=None)
 
     @property
     def quiet(self) -> bool:

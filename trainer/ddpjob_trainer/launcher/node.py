@@ -182,6 +182,7 @@ class Launcher:
                 self.foreman.repeat_failures()
             case Beat():
                 self.memory.counted(message)
+                self.foreman.heard(message)
             case Prepare():
                 self.preparation.obey(message)
             case Start():

@@ -1,8 +1,9 @@
 """Whether a rank has stopped making steps, by its page alone.
 
 Why apart: what counts as no progress (`recovery.progressTimeoutSeconds`) is one rule for every phase, and it must not
-depend on the worker, which may be stopped or stuck in the kernel. Must not: blame a rank (`culprit.py`): all ranks
-stand still when one does.
+depend on the worker, which may be stopped or stuck in the kernel. A rank that saves or evaluates alone holds the others
+up, in a barrier or in their next step, so who is not behind it may wait as long as it may take.
+Must not: blame a rank (`culprit.py`): all ranks stand still when one does.
 """
 
 from collections.abc import Iterable
@@ -28,15 +29,22 @@ class Watchdog:
         self._limit = limit_seconds
         self._seen: dict[int, Seen] = {}
 
-    def overdue(self, pages: dict[int, Page], now: float) -> float | None:
-        """For how many seconds a rank has made no progress, if that is longer than it may; `pages` by rank."""
+    def overdue(self, pages: dict[int, Page], now: float, elsewhere: int | None = None) -> float | None:
+        """For how many seconds a rank has made no progress, if that is longer than it may.
+
+        Args:
+            pages: by rank.
+            now: of the monotonic clock.
+            elsewhere: `patient_step` of the whole job, as far as this launcher was told.
+        """
+        steps = [step for step in (patient_step(pages.values()), elsewhere) if step is not None]
         # A rank that has ended, and comes again below a torchrun that restarts it, has a clock of its own.
         self._seen = {rank: seen for rank, seen in self._seen.items() if rank in pages}
         found: list[float] = []
         for rank, page in pages.items():
             if page[Slot.UNMEASURED]:
                 continue  # its steps are not counted any more; its peers' are
-            patient = allowed_to_wait(page)
+            patient = allowed_to_wait(page) or any(page[Slot.STEP] >= step for step in steps)
             mark = (int(page[Slot.PID]), int(page[Slot.GENERATION_STEPS]), patient)
             seen = self._seen.get(rank)
             if seen is None or seen.mark != mark or page[Slot.PHASE] == Phase.PAUSED:
@@ -58,6 +66,18 @@ def waits(pages: Iterable[Page], now: float) -> float:
     """
     return max(
         (now - page[Slot.PHASE_SINCE] for page in pages if int(page[Slot.PHASE]) in IN_A_STEP), default=0.0
+    )
+
+
+def patient_step(pages: Iterable[Page]) -> int | None:
+    """The step at which a rank saves, evaluates or loads, the first of several; None where none does."""
+    return min(
+        (
+            int(page[Slot.STEP])
+            for page in pages
+            if int(page[Slot.PHASE]) in PATIENT and page[Slot.STATE] < WorkerState.EXITING
+        ),
+        default=None,
     )
 
 

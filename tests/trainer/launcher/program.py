@@ -86,6 +86,10 @@ def misbehave(what: str) -> None:
             child = subprocess.Popen(["sleep", "600"], start_new_session=session)
             print(f"child {child.pid}", flush=True)
         sys.exit(5)
+    if what == "save alone":
+        page[Slot.PHASE] = Phase.CHECKPOINT
+        time.sleep(6)
+        page[Slot.PHASE] = Phase.BETWEEN
     if what in {"deaf", "hang", "evaluate"}:
         print(what, flush=True)
         if "state" in plan:

@@ -85,6 +85,14 @@ def test_the_rank_that_stands_still_is_named_and_all_start_again(
     assert spent.times.total < RUN_SECONDS
 
 
+def test_a_rank_that_saves_alone_keeps_the_ranks_of_other_nodes_from_being_called_hung(
+    job: MakeJob, tmp_path: Path
+) -> None:
+    program = script(6, faults={"1": {"0": "save alone"}}, state=str(tmp_path), together=60)
+    first, second = job(2, program, recovery={**RECOVERY, "maxRestarts": 0}).launch_all()
+    assert [first.code(), second.code()] == [0, 0], first.output
+
+
 def test_a_hang_without_a_restart_left_ends_with_87(job: MakeJob, tmp_path: Path) -> None:
     program = script(20, faults={"1": {"0": "hang"}}, state=str(tmp_path), together=60)
     run = job(1, program, recovery={**RECOVERY, "maxRestarts": 0})

@@ -38,11 +38,20 @@ def gauge(name: str, help_text: str, labels: tuple[str, ...] = ("rank",)) -> Met
 INFO = Metric(
     name=PREFIX + "info",
     kind=MetricKind.GAUGE,
-    help="Always 1; the labels say what runs: version, backend, world size.",
-    labels=("rank", "version", "backend", "world_size"),
+    help="Always 1; the labels say what runs: version (of DDPJob), backend, world size, torch (its version), accumulation "
+    "(backward passes of an optimizer step). The last two are empty until they are known.",
+    labels=("rank", "version", "backend", "world_size", "torch", "accumulation"),
 )
-STATE = gauge("state", "1 for the phase the rank is in, else 0.", ("rank", "state"))
+STATE = gauge(
+    "state",
+    "1 for what the rank does, else 0: starting (imports, meeting the others, whatever comes before its first forward "
+    "pass or step), or the phase it is in.",
+    ("rank", "state"),
+)
 STEP = gauge("step", "Optimizer step the training has reached, resumed steps included.")
+RESUMED_FROM_STEP = gauge(
+    "resumed_from_step", "Step of the checkpoint that this generation goes on from, where it is known."
+)
 OPTIMIZER_STEPS = counter(
     "optimizer_steps", "Optimizer steps made by this pod's rank, repeated ones included."
 )
@@ -76,6 +85,10 @@ LOSS = gauge("loss", "Loss of the newest optimizer step (in scripts: root of the
 GRAD_NORM = gauge("grad_norm", "Gradient norm before clipping, where it is computed.")
 LEARNING_RATE = gauge("learning_rate", "Learning rate of the first parameter group.")
 NON_FINITE_STEPS = counter("non_finite_steps", "Optimizer steps skipped on all ranks for a NaN or infinity.")
+REPLICA_MISMATCHES = counter(
+    "replica_mismatches",
+    "Times that the ranks' models were found to differ; that ends the generation. With the built-in loop only.",
+)
 CHECKPOINTS = counter("checkpoints", "Checkpoints written.")
 CHECKPOINT_FAILURES = counter(
     "checkpoint_failures", "Checkpoints that could not be written; training went on."
@@ -83,6 +96,11 @@ CHECKPOINT_FAILURES = counter(
 CHECKPOINT_STEP = gauge("checkpoint_step", "Step of the newest complete checkpoint.")
 CHECKPOINT_TIMESTAMP = gauge("checkpoint_timestamp_seconds", "Unix time of the newest complete checkpoint.")
 CHECKPOINT_BYTES = gauge("checkpoint_bytes", "Size of the newest checkpoint.")
+CHECKPOINT_DURATION = gauge(
+    "checkpoint_duration_seconds",
+    "Time in which this rank wrote the newest checkpoint; in a script without a framework, its newest torch.save into a "
+    "file.",
+)
 CHECKPOINT_FETCHED_BYTES = counter(
     "checkpoint_fetched_bytes", "Bytes of checkpoints that this pod took from other pods.", ()
 )
@@ -99,6 +117,17 @@ DEVICE_ALLOCATED_BYTES = gauge(
 )
 DEVICE_RESERVED_BYTES = gauge(
     "device_memory_reserved_bytes", "Device memory that torch holds, where there is a device."
+)
+DEVICE_PEAK_BYTES = gauge(
+    "device_memory_peak_bytes",
+    "The most device memory that tensors have taken so far, or since the program reset torch's own peak. CUDA only.",
+)
+CUDA_ALLOC_RETRIES = counter(
+    "cuda_alloc_retries",
+    "Allocations for which torch had to give its cached memory back first: the device is full, and steps are slower.",
+)
+CUDA_OOMS = counter(
+    "cuda_ooms", "Allocations that failed, also those that the program caught: out of device memory."
 )
 STRAGGLER = gauge(
     "straggler",
@@ -119,6 +148,8 @@ STANDBY_READY = gauge(
 )
 STANDBY_BYTES = gauge("standby_bytes", "Memory that the rank's standby holds for itself.")
 
+STARTING = "starting"
+"""What `state` of STATE can be beside the names of `page.Phase`."""
 PHASES = (
     "data_wait", "h2d", "forward", "backward_compute", "comm_exposed", "optimizer", "checkpoint", "evaluation", "other",
 )  # fmt: skip

@@ -128,6 +128,12 @@ class Slot(IntEnum):
     """Both 0 without a device; looked at now and then."""
     STEP_DURATIONS = 64
     """The first of `len(STEP_BOUNDS) + 1` counts: steps not longer than each bound, and the longer ones."""
+    DEVICE_PEAK_BYTES = 84
+    """The most that tensors have taken of the device; this and the two below as `DEVICE_ALLOCATED_BYTES`."""
+    DEVICE_ALLOC_RETRIES = 85
+    DEVICE_OOMS = 86
+    CHECKPOINT_DURATION_SECONDS = 87
+    """How long this rank has written at the newest checkpoint; 0 where it has written none."""
     # words of the launcher
     PAUSE = 96
     """Not 0: hold at the next step boundary."""
@@ -154,5 +160,7 @@ class Fact(StrEnum):
     """`report.InEffect`."""
     RESULT = "result"
     """What the program reported at its end."""
+    TORCH = "torch"
+    """Its version."""
     CHECKPOINT = "checkpoint"
     """Why the newest checkpoint could not be written, as a sentence; empty once one could."""

@@ -15,8 +15,6 @@ from ddpjob_api.straggler import Work, slowest
 
 SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)",?')
-BETWEEN = "between"
-"""What a rank does between steps, and before the first one of its life."""
 STRAGGLER_STEPS = 20
 """Ranks are compared from so many steps on."""
 
@@ -143,8 +141,6 @@ def of_place(place: Place) -> Iterator[Rank]:
         stepped_at = last.of(metrics.LAST_STEP_TIMESTAMP, rank=label)
         states = last.by_label(metrics.STATE, "state", rank)
         phase = next((name for name, value in states.items() if value), "ended")
-        if stepped_at is None and phase == BETWEEN:
-            phase = "starting"
         yield Rank(
             rank=rank,
             node=place.node,

@@ -240,3 +240,14 @@ def test_saving_is_a_phase_with_seconds_of_its_own(tmp_path: Path) -> None:
     with setting.saving.phase(Phase.CHECKPOINT):
         assert page[Slot.PHASE] == Phase.CHECKPOINT
     assert page[Slot.PHASE] == Phase.BETWEEN and page[Slot.CHECKPOINT_SECONDS] > 0
+    assert page[Slot.CHECKPOINT_DURATION_SECONDS] == pytest.approx(page[Slot.CHECKPOINT_SECONDS], abs=0.01)
+
+
+def test_the_newest_checkpoint_is_one_that_was_written(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    page = setting.worker.page
+    with setting.saving.phase(Phase.LOADING):
+        pass
+    with pytest.raises(OSError), setting.saving.phase(Phase.CHECKPOINT):
+        raise OSError(28, "No space left on device")
+    assert page[Slot.CHECKPOINT_DURATION_SECONDS] == 0

@@ -206,6 +206,10 @@ def memory() -> Section:
                 "rank {{rank}} in tensors",
             ),
             query(
+                f"max by (rank) (ddpjob_trainer_device_memory_peak_bytes{{{RANK}}})",
+                "rank {{rank}} in tensors at most",
+            ),
+            query(
                 f"max by (rank) (ddpjob_trainer_device_memory_reserved_bytes{{{RANK}}})",
                 "rank {{rank}} held by torch",
             ),

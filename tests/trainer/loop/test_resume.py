@@ -68,6 +68,9 @@ def test_each_node_or_the_first_one_writes(run, tmp_path):
         assert outcome.slots["CHECKPOINT_STEP"] == 10
         assert outcome.slots["CHECKPOINT_BYTES"] > 1000
         assert outcome.slots["CHECKPOINT_FAILURES"] == 0
+    assert [outcome.slots["CHECKPOINT_DURATION_SECONDS"] > 0 for outcome in outcomes] == [True, False], (
+        "only the first writes"
+    )
 
 
 def test_time_makes_a_checkpoint_due_on_all_ranks(run, monkeypatch):

@@ -10,7 +10,9 @@ become the program's (a patch that does not fit the torch at hand is left out, o
 the log says so: `guard.py`).
 """
 
-from ddpjob_api.page import Slot
+from typing import Any
+
+from ddpjob_api.page import Fact, Slot
 from ddpjob_trainer.instrumentation import (
     autograd,
     compiler,
@@ -57,8 +59,9 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
     def failed(module: str, error: Exception) -> None:
         notices.warn(f"{module} of this torch is not instrumented: {type(error).__name__}: {error}")
 
-    def imported(module: object) -> None:
+    def imported(torch: Any) -> None:
         worker.page[Slot.TORCH_IMPORTED_AT] = monotonic()
+        worker.put_fact(Fact.TORCH, str(torch.__version__))
 
     hooks = PostImport(failed)
     hooks.add("torch", imported)

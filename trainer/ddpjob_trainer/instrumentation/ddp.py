@@ -10,6 +10,7 @@ import weakref
 from typing import Any
 
 from ddpjob_api.page import Slot
+from ddpjob_trainer.instrumentation import device
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.frames import transparent
@@ -21,7 +22,6 @@ from ddpjob_trainer.worker import Worker
 
 SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 SAMPLES, TOKENS = int(Slot.SAMPLES), int(Slot.TOKENS)
-ALLOCATED, RESERVED = int(Slot.DEVICE_ALLOCATED_BYTES), int(Slot.DEVICE_RESERVED_BYTES)
 UNUSED_AFTER = 5
 """Iterations after which findUnusedParameters has shown whether it is needed."""
 
@@ -155,7 +155,7 @@ def patch(
     def read_sample(model: Any, state: Watched) -> None:
         """Torch has just written one: a moment to look at what is dear to ask."""
         if model.device_type == "cuda":
-            slots[ALLOCATED], slots[RESERVED] = memory.memory_allocated(), memory.memory_reserved()
+            device.put_memory(slots, memory)
         if not state.asked_unused:
             ask_unused(model, state)
 
@@ -201,6 +201,13 @@ def patch(
         learn_hook(self, hook)
         return original_hook(self, state, hook)
 
+    @guard.measuring
+    def last_look() -> None:
+        """The error that ends a program is often that of an allocation, and it comes after the newest sample."""
+        if memory.is_initialized():
+            device.put_memory(slots, memory)
+
+    worker.exit_callbacks.append(last_look)
     ddp.__init__ = __init__
     ddp._pre_forward = _pre_forward
     ddp.register_comm_hook = register_comm_hook

@@ -40,6 +40,9 @@ COUNTERS: dict[Metric, Callable[[Page], float]] = {
     metrics.NON_FINITE_STEPS: lambda page: page[Slot.NON_FINITE_STEPS],
     metrics.CHECKPOINTS: lambda page: page[Slot.CHECKPOINTS],
     metrics.CHECKPOINT_FAILURES: lambda page: page[Slot.CHECKPOINT_FAILURES],
+    metrics.REPLICA_MISMATCHES: lambda page: page[Slot.REPLICA_MISMATCHES],
+    metrics.CUDA_ALLOC_RETRIES: lambda page: page[Slot.DEVICE_ALLOC_RETRIES],
+    metrics.CUDA_OOMS: lambda page: page[Slot.DEVICE_OOMS],
     metrics.WARM_STARTS: lambda page: page[Slot.WARM],
 }
 PHASES = {
@@ -53,11 +56,15 @@ PHASES = {
     "evaluation": Slot.EVALUATION_SECONDS,
     "other": Slot.OTHER_SECONDS,
 }
+NAMES = {int(phase): phase.name.lower() for phase in Phase}
+STATES = (metrics.STARTING, *NAMES.values())
+"""What `state` can be."""
 SUM_SLOTS = tuple(
     {"steps": Slot.GENERATION_STEPS, "seconds": Slot.STEP_SECONDS, **PHASES}[name] for name in SUMS
 )
 GAUGES: dict[Metric, Callable[[Page], float | None]] = {
     metrics.STEP: lambda page: page[Slot.STEP],
+    metrics.RESUMED_FROM_STEP: lambda page: known(page[Slot.RESUMED_STEP]),
     metrics.LAST_STEP_TIMESTAMP: lambda page: unix(page[Slot.LAST_STEP_AT]),
     metrics.BUCKETS: lambda page: known(page[Slot.BUCKETS]),
     metrics.LOSS: lambda page: page[Slot.LOSS] if page[Slot.BACKWARDS] or page[Slot.STEP] else None,
@@ -66,11 +73,13 @@ GAUGES: dict[Metric, Callable[[Page], float | None]] = {
     metrics.CHECKPOINT_STEP: lambda page: known(page[Slot.CHECKPOINT_STEP]),
     metrics.CHECKPOINT_TIMESTAMP: lambda page: known(page[Slot.CHECKPOINT_AT]),
     metrics.CHECKPOINT_BYTES: lambda page: known(page[Slot.CHECKPOINT_BYTES]),
+    metrics.CHECKPOINT_DURATION: lambda page: known(page[Slot.CHECKPOINT_DURATION_SECONDS]),
     metrics.CHECKPOINT_FAILING: lambda page: float(bool(page.facts().get(Fact.CHECKPOINT))),
     metrics.COLLECTIVE_SEQUENCE: lambda page: known(page[Slot.COLLECTIVE_SEQUENCE]),
     metrics.RESIDENT_BYTES: lambda page: resident_bytes(int(page[Slot.PID])),
     metrics.DEVICE_ALLOCATED_BYTES: lambda page: known(page[Slot.DEVICE_ALLOCATED_BYTES]),
     metrics.DEVICE_RESERVED_BYTES: lambda page: known(page[Slot.DEVICE_RESERVED_BYTES]),
+    metrics.DEVICE_PEAK_BYTES: lambda page: known(page[Slot.DEVICE_PEAK_BYTES]),
     metrics.OVERRIDES: lambda page: page[Slot.OVERRIDES],
     metrics.WARNINGS: lambda page: page[Slot.WARNINGS],
 }
@@ -128,7 +137,7 @@ class Totals:
         """Everything, for one scrape; ranks without a page show what they had counted."""
         ranks = sorted({*pages, *(rank for rank, _ in self._before)})
         families = [
-            family(metrics.INFO, [(info_labels(rank, job), 1.0) for rank in pages]),
+            family(metrics.INFO, [(info_labels(rank, page, job), 1.0) for rank, page in pages.items()]),
             family(metrics.STATE, states(pages)),
             *(self._counter(metric, ranks, pages) for metric in COUNTERS),
             family(
@@ -227,24 +236,40 @@ def number(value: float) -> str:
     return repr(int(value)) if value.is_integer() else repr(value)
 
 
-def info_labels(rank: int, job: Job) -> dict[str, str]:
+def info_labels(rank: int, page: Page, job: Job) -> dict[str, str]:
+    facts = page.facts()
+    in_effect = facts.get(Fact.DDP)
+    accumulation = in_effect.get("gradientAccumulationSteps") if isinstance(in_effect, dict) else None
     return {
         "rank": str(rank),
         "version": __version__,
         "backend": job.backend,
         "world_size": str(job.world_size),
+        "torch": str(facts.get(Fact.TORCH) or ""),
+        "accumulation": str(accumulation or ""),
     }
 
 
 def states(pages: Mapping[int, Page]) -> list[tuple[dict[str, str], float]]:
-    """One series per phase, so that a graph can stack them."""
-    found = []
-    for rank, page in pages.items():
-        alive = page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}
-        for phase in Phase:
-            here = alive and page[Slot.PHASE] == phase
-            found.append(({"rank": str(rank), "state": phase.name.lower()}, float(here)))
-    return found
+    """One series per state, so that a graph can stack them."""
+    return [
+        ({"rank": str(rank), "state": state}, float(state == now))
+        for rank, now in ((rank, state_of(page)) for rank, page in pages.items())
+        for state in STATES
+    ]
+
+
+def state_of(page: Page) -> str | None:
+    """What a rank does; None where its program has ended.
+
+    What is between two phases is the start as long as there was no forward pass and no step: a program may never make a
+    process group, and may build its model before or after it.
+    """
+    if page[Slot.STATE] not in {WorkerState.NONE, WorkerState.STARTED, WorkerState.RUNNING}:
+        return None
+    phase = int(page[Slot.PHASE])
+    begun = page[Slot.MICRO_BATCHES] or page[Slot.GENERATION_STEPS]
+    return metrics.STARTING if phase == Phase.BETWEEN and not begun else NAMES.get(phase)
 
 
 def straggler(report: JobReport | None) -> list[tuple[dict[str, str], float]]:

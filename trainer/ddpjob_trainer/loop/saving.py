@@ -94,7 +94,9 @@ class Saver:
 
         A checkpoint that cannot be written costs the checkpoint, not the training.
         """
+        began = time.monotonic()
         written = self.write(position) if self.told.writes else 0
+        seconds = time.monotonic() - began if self.told.writes else 0.0
         writers, failures, size_bytes = self.agreed(written)
         self.tried_at = time.monotonic()
         if failures or not writers:
@@ -110,6 +112,7 @@ class Saver:
         self.board.put(
             {
                 Slot.CHECKPOINT_BYTES: size_bytes,
+                Slot.CHECKPOINT_DURATION_SECONDS: seconds,
                 Slot.CHECKPOINT_AT: time.time(),
                 Slot.CHECKPOINT_STEP: position.step,
             }

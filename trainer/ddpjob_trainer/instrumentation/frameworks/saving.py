@@ -16,7 +16,7 @@ from typing import Any
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
 from ddpjob_api.spec import Checkpoint, Overrides
-from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.script_checkpoints import Found, find, trainer_checkpoints
@@ -118,10 +118,18 @@ class Saving:
     def phase(self, phase: Phase) -> Iterator[None]:
         """A phase with a budget of its own: saving, loading, evaluating."""
         self._enter(phase)
+        began = monotonic()
         try:
             yield
         finally:
             self._leave()
+        if phase is Phase.CHECKPOINT:
+            self.wrote(monotonic() - began)
+
+    def wrote(self, seconds: float) -> None:
+        """A checkpoint is written, and this rank took so long for it."""
+        if self._worker.live:
+            self._worker.page[Slot.CHECKPOINT_DURATION_SECONDS] = seconds
 
     def saved(self, step: int) -> None:
         """A checkpoint of this step is on disk."""

@@ -1,9 +1,9 @@
 """Settings into any program, and numbers out of it, without a change to the program.
 
-How it works: when the program imports torch, five places of it are patched right after their modules ran, in place on
+How it works: when the program imports torch, six places of it are patched right after their modules ran, in place on
 the classes, so that identity, subclasses, pickles and aliases stay as they are: `DistributedDataParallel.__init__` and
-`_pre_forward`, `init_process_group`, `torch.autograd.backward`, the global hooks of optimizer steps. A program that
-never imports torch pays nothing.
+`_pre_forward`, `init_process_group`, `torch.autograd.backward`, the global hooks of optimizer steps, and `torch.save`. A
+program that never imports torch pays nothing.
 
 Must not: import torch by itself, wait for a device, put anything on the program's objects, or let its own failure
 become the program's (a patch that does not fit the torch at hand is left out, one that fails later stands aside, and
@@ -22,6 +22,7 @@ from ddpjob_trainer.instrumentation import (
     process_group,
     reading,
     recomputation,
+    serialization,
     spawning,
 )
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
@@ -70,6 +71,7 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
         "torch.optim.optimizer",
         lambda module: optimizer.patch(module, worker, clock, effect, saving, guard),
     )
+    hooks.add("torch.serialization", lambda module: serialization.patch(module, worker, saving))
     if saving.spec is not None:
         worker.begin_callbacks.append(guard.measuring(lambda: reading.watch(saving)))
         hooks.add("safetensors", lambda module: reading.patch_safetensors(module, saving))

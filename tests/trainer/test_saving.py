@@ -17,6 +17,7 @@ import pytest
 
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer import worker
 from ddpjob_trainer.instrumentation import reading
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.frameworks import lightning_fit
@@ -168,6 +169,24 @@ class Peers:
 
     def all_gather_object(self, lists: list[Any], mine: list[str]) -> None:
         lists[:] = [mine, self.theirs]
+
+
+def test_what_is_offered_to_a_script_is_said_with_what_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "_current", None)
+    monkeypatch.setenv(WorkerEnv.RESUME, "")
+    setting = Setting(tmp_path)
+    setting.directory.mkdir()
+    for number, name in enumerate(("last.pt", "half.pt")):
+        with zipfile.ZipFile(setting.directory / name, "w") as archive:
+            archive.writestr("archive/data.pkl", b"")
+        os.utime(setting.directory / name, (number, number))
+    (setting.directory / "half.pt").write_bytes(b"PK\x03\x04 half")
+    setting.worker.begin({WorkerEnv.GENERATION.value: "2"})
+    assert os.environ[WorkerEnv.RESUME] == str(setting.directory / "last.pt")
+    said = f"checkpoint {setting.directory / 'half.pt'} is passed over: half.pt: File is not a zip file"
+    assert capfd.readouterr().err.count(said) == 1
 
 
 def saved_by_lightning(directory: Path, *steps: int) -> list[Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer.script_checkpoints import find, newest, trainer_checkpoints
+from ddpjob_trainer.script_checkpoints import Layout, choose, find, newest, trainer_checkpoints
 
 
 def safetensors(path: Path) -> None:
@@ -30,6 +30,29 @@ def trainer(output: Path, step: int, *, at: float = 0) -> Path:
         os.utime(file, (at or step, at or step))
     os.utime(folder, (at or step, at or step))
     return folder
+
+
+def written(path: Path, *, at: float, keys: bytes = b"", also: str = "", whole: bool = True) -> Path:
+    """A file as `torch.save` writes it at that time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}q\x00(" + keys)
+        archive.writestr("archive/data/0", bytes(64))
+        if also:
+            archive.writestr(f"archive/{also}", b"")
+    if not whole:
+        path.write_bytes(path.read_bytes()[:-30])
+    os.utime(path, (at, at))
+    return path
+
+
+def key(name: bytes, value: bytes = b"") -> bytes:
+    return b"X" + len(name).to_bytes(4, "little") + name + b"q\x01" + value
+
+
+def of_lightning(step: bytes, *, weights_only: bool = False) -> bytes:
+    front = key(b"global_step", step) + key(b"pytorch-lightning_version", b"X\x01\0\0\x002q\x04")
+    return front + (b"" if weights_only else key(b"optimizer_states"))
 
 
 def test_the_newest_of_the_trainer_is_found_below_the_directory(tmp_path: Path) -> None:
@@ -84,5 +107,112 @@ def test_lightning_and_accelerate_are_known_too(tmp_path: Path) -> None:
     saved.mkdir(parents=True)
     safetensors(saved / "model.safetensors")
     torch_file(saved / "optimizer.bin")
-    found = {each.step: each.problem for each in find(tmp_path)}
-    assert found[30] is None and found[40] is None and found[60] is not None
+    found = {each.path.name: each.problem for each in find(tmp_path)}
+    assert found["epoch=0-step=30.ckpt"] is None and found["step_40"] is None
+    assert found["epoch=1-step=60.ckpt"] is not None
+
+
+@pytest.mark.parametrize("step", [b"K\x1e", b"M\x70\x11", b"Jp\x11\1\0"])
+def test_lightnings_files_have_their_step_in_them_whatever_their_names(tmp_path: Path, step: bytes) -> None:
+    last = written(tmp_path / "version_0" / "last.ckpt", at=1, keys=of_lightning(step))
+    written(tmp_path / "version_0" / "epoch=0-val_loss=0.50.ckpt", at=2, keys=of_lightning(b"K\x05"))
+    written(tmp_path / "weights.ckpt", at=3, keys=of_lightning(b"K\xff", weights_only=True))
+    written(tmp_path / "cut.ckpt", at=4, keys=of_lightning(b"J\xff\xff\1\0"), whole=False)
+    written(tmp_path / "exported.pt", at=5)
+    assert newest(tmp_path) == last
+    found = {each.path.name: each for each in find(tmp_path)}
+    assert set(found) == {"last.ckpt", "epoch=0-val_loss=0.50.ckpt", "weights.ckpt", "cut.ckpt"}
+    assert {each.layout for each in found.values()} == {Layout.LIGHTNING}
+    assert found["last.ckpt"].step == int.from_bytes(step[1:], "little")
+    assert found["weights.ckpt"].problem == "weights.ckpt holds weights and no optimizer"
+
+
+def test_the_real_torch_writes_what_is_looked_for(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    state = {"epoch": 1, "global_step": 70_000, "pytorch-lightning_version": "2", "optimizer_states": []}
+    torch.save({**state, "state_dict": {"a": torch.zeros(1000)}}, tmp_path / "last.ckpt")
+    [found] = find(tmp_path)
+    assert (found.layout, found.step, found.problem) == (Layout.LIGHTNING, 70_000, None)
+    torch.save({"model": torch.zeros(1000)}, tmp_path / "last.ckpt")
+    [found] = find(tmp_path)
+    assert (found.layout, found.step, found.problem) == (Layout.TORCH, None, None)
+    torch.save({"model": torch.zeros(10)}, tmp_path / "last.ckpt", _use_new_zipfile_serialization=False)
+    assert find(tmp_path) == ()
+
+
+@pytest.mark.parametrize("name", ["last.pt", "model.pth", "state.ckpt", "checkpoint.pth.tar", "run/last.pt"])
+def test_a_file_of_torch_alone_is_found(tmp_path: Path, name: str) -> None:
+    assert newest(tmp_path) is None
+    whole = written(tmp_path / name, at=5)
+    assert newest(tmp_path) == whole
+
+
+def test_the_newest_whole_file_of_torch_is_the_one(tmp_path: Path) -> None:
+    written(tmp_path / "step-900.pt", at=1)  # a number of the script's, which may have begun at 0 again
+    whole = written(tmp_path / "step-100.pt", at=2)
+    cut = written(tmp_path / "step-200.pt", at=3, whole=False)
+    (tmp_path / "step-300.pt").write_bytes(b"")
+    written(tmp_path / "best.pt", at=9)
+    written(tmp_path / "scripted.pt", at=9, also="constants.pkl")
+    written(tmp_path / "a" / "b" / "deep.pt", at=9)
+    written(tmp_path / "weights.bin", at=9)
+    written(tmp_path / "half.pt.tmp", at=9)
+    (tmp_path / "old.pt").write_bytes(b"\x80\x02\x8a legacy")
+    chosen, passed_over = choose(find(tmp_path))
+    assert chosen == whole
+    assert [(each.path, each.layout) for each in passed_over] == [
+        (cut, Layout.TORCH),
+        (tmp_path / "step-300.pt", Layout.TORCH),
+    ]
+
+
+def test_the_best_is_better_than_nothing(tmp_path: Path) -> None:
+    only = written(tmp_path / "best.pt", at=1)
+    assert newest(tmp_path) == only
+
+
+def test_of_several_files_that_are_one_checkpoint_the_folder_is_named(tmp_path: Path) -> None:
+    for step in (1, 2):
+        written(tmp_path / f"epoch-{step}" / "model.pt", at=step)
+        written(tmp_path / f"epoch-{step}" / "optimizer.pt", at=step)
+    written(tmp_path / "epoch-3" / "model.pt", at=3)  # killed before the other
+    written(tmp_path / "optimal.pt", at=4)
+    assert newest(tmp_path) == tmp_path / "epoch-2"
+    cut(tmp_path / "epoch-2" / "model.pt")
+    assert newest(tmp_path) == tmp_path / "epoch-1"
+    top = tmp_path / "top"
+    for rank in range(2):
+        written(top / f"state_rank{rank}.pt", at=1)
+    assert newest(top) == top
+
+
+def test_a_folder_called_checkpoint_is_whose_files_it_has(tmp_path: Path) -> None:
+    diffusers = tmp_path / "diffusers" / "checkpoint-500"
+    diffusers.mkdir(parents=True)
+    safetensors(diffusers / "model.safetensors")
+    for name in ("optimizer.bin", "scheduler.bin", "random_states_0.pkl"):
+        written(diffusers / name, at=1)
+    assert newest(tmp_path / "diffusers") == newest(diffusers) == diffusers
+    assert find(diffusers)[0].layout is Layout.ACCELERATE
+    own = written(tmp_path / "own" / "checkpoint-7" / "state.pt", at=1)
+    assert newest(tmp_path / "own") == own
+    # The Trainer's, killed before its state; and its weights alone.
+    half = trainer(tmp_path / "hf", 20)
+    (half / "trainer_state.json").unlink()
+    (tmp_path / "hf" / "checkpoint-30").mkdir()
+    torch_file(tmp_path / "hf" / "checkpoint-30" / "pytorch_model.bin")
+    written(tmp_path / "hf" / "training.pt", at=1)
+    assert newest(tmp_path / "hf") is None
+    assert [each.layout for each in find(tmp_path / "hf")] == [Layout.TRAINER, Layout.TRAINER]
+
+
+def test_the_step_counts_where_each_framework_says_it_and_else_the_time(tmp_path: Path) -> None:
+    latest = trainer(tmp_path / "a", 40, at=1)
+    trainer(tmp_path / "b", 30, at=2)
+    assert newest(tmp_path) == latest
+    by_hand = tmp_path / "c"
+    by_hand.mkdir()
+    safetensors(by_hand / "model.safetensors")
+    written(by_hand / "optimizer.bin", at=3)
+    written(by_hand / "random_states_0.pkl", at=3)
+    assert newest(tmp_path) == by_hand

@@ -1,20 +1,26 @@
 """Checkpoints that scripts leave by themselves: which are complete, and which is the newest.
 
-Known layouts, anywhere below a directory: Hugging Face's Trainer (`checkpoint-<step>/`), Lightning (`*.ckpt` with
-`step=<step>` in its name), Accelerate (`save_state`: a folder with an optimizer and a model). A file is whole when its
-own index says so: the central directory of a zip (which `torch.save` writes last), the header of a `safetensors` file.
+Known layouts, anywhere below a directory: Hugging Face's Trainer (`checkpoint-<step>/`), Lightning (`*.ckpt`),
+Accelerate (`save_state`: a folder of whatever name). Where there is none of a framework's: files of `torch.save` in the
+directory and in its folders. What is whole, each file says itself (`checkpoint_files.py`).
+
+The newest is the one of the highest step where each complete one has its step from its framework (the Trainer,
+Lightning); else the one written last. Numbers that a script puts into names are no steps: they may begin at 0 again.
 
 Why apart: what is complete is asked before torch is there, and says nothing about what is in it.
-Must not: import torch, or read more of a file than its index.
+Must not: import torch, or read more of a file than `checkpoint_files` does.
 """
 
 import json
+import math
 import os
 import re
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
+
+from ddpjob_trainer.checkpoint_files import LIGHTNING_VERSION, of_file, only_weights, saved_by_torch, step_in
 
 TRAINER_STATE = "trainer_state.json"
 """Hugging Face writes it last."""
@@ -23,10 +29,28 @@ INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 FOLDER = re.compile(r"^checkpoint-(\d+)$")
 LIGHTNING = re.compile(r"step=(\d+).*\.ckpt$")
-NUMBER = re.compile(r"(\d+)$")
+ACCELERATE = re.compile(r"^(optimizer\.bin|random_states_\d+\.pkl)$")
+"""Files by which a folder of `save_state` is known."""
 MAX_DEPTH = 5
 """Lightning: lightning_logs/version_0/checkpoints/…"""
-MAX_HEADER_BYTES = 100 << 20
+TORCH_DEPTH = 1
+TORCH_SUFFIXES = (".pt", ".pth", ".ckpt", ".tar")
+"""Not `.bin`, which is how exported weights are called."""
+PART = re.compile(
+    r"(?<![a-z])(optimi[sz]ers?|optim|opt|sched|schedulers?|scaler|rng|rank|shard)(?![a-z])", re.IGNORECASE
+)
+"""In the name of a file that is only a part of a checkpoint."""
+BEST = re.compile("best", re.IGNORECASE)
+"""In the name of a file that is kept for its quality."""
+
+
+class Layout(Enum):
+    """Whose checkpoint it is."""
+
+    TRAINER = auto()
+    LIGHTNING = auto()
+    ACCELERATE = auto()
+    TORCH = auto()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +58,9 @@ class Found:
     """One checkpoint of a script."""
 
     path: Path
-    step: int
-    """As its name says; Accelerate counts what it likes there."""
+    layout: Layout
+    step: int | None
+    """As its framework says; None where the script alone knows."""
     modified: float
     problem: str | None
     """Why it is not complete."""
@@ -43,13 +68,50 @@ class Found:
 
 def find(directory: Path) -> tuple[Found, ...]:
     """All checkpoints below a directory, whole or not, the newest last."""
-    return tuple(sorted(look(directory, 0), key=lambda found: (found.modified, found.step)))
+    found = list(look(directory, 0))
+    if is_accelerate(directory):
+        found.append(accelerate_checkpoint(directory))
+    of_frameworks = [each for each in found if each.layout is not Layout.TORCH]
+    folders = [each for each in found if each.path.is_dir()]
+    # Beside a framework's, a file is an export; beside folders of parts, it is what a kill left of one.
+    return in_order(of_frameworks or folders or found)
+
+
+def in_order(found: Sequence[Found]) -> tuple[Found, ...]:
+    whole = [each for each in found if each.problem is None]
+    by_step = all(each.step is not None for each in whole)
+    last_written = max((each.modified for each in whole), default=0.0)
+
+    def key(each: Found) -> tuple[float, float]:
+        if not by_step:
+            return each.modified, each.step or 0
+        unknown = math.inf if each.modified > last_written else -1
+        return unknown if each.step is None else each.step, each.modified
+
+    return tuple(sorted(found, key=key))
 
 
 def newest(directory: Path) -> Path | None:
     """The newest complete checkpoint, of any layout."""
-    whole = [found.path for found in find(directory) if found.problem is None]
-    return whole[-1] if whole else None
+    return choose(find(directory))[0]
+
+
+def choose(found: Sequence[Found]) -> tuple[Path | None, Sequence[Found]]:
+    """The newest complete one, and the newer ones that are not."""
+    whole = [place for place, each in enumerate(found) if each.problem is None]
+    return (found[whole[-1]].path, found[whole[-1] + 1 :]) if whole else (None, found)
+
+
+def offer(directory: Path, say: Callable[[str], None] | None) -> str:
+    """What a program may go on from: the newest complete one, or nothing; says what is passed over for it.
+
+    The Trainer and Lightning are given theirs later, by an agreement of all ranks, which says so itself.
+    """
+    chosen, passed_over = choose(find(directory))
+    for each in passed_over:
+        if say is not None and each.layout in (Layout.ACCELERATE, Layout.TORCH):
+            say(f"checkpoint {each.path} is passed over: {each.problem}")
+    return str(chosen or "")
 
 
 def trainer_checkpoints(output: Path) -> tuple[Found, ...]:
@@ -58,10 +120,8 @@ def trainer_checkpoints(output: Path) -> tuple[Found, ...]:
         names = os.listdir(output)
     except OSError:
         return ()
-    found = [
-        trainer_checkpoint(output / name, int(match[1])) for name in names if (match := FOLDER.match(name))
-    ]
-    return tuple(sorted(found, key=lambda each: each.step))
+    steps = {int(match[1]): output / name for name in names if (match := FOLDER.match(name))}
+    return tuple(trainer_checkpoint(steps[step], step) for step in sorted(steps))
 
 
 def look(directory: Path, depth: int) -> Iterator[Found]:
@@ -69,6 +129,7 @@ def look(directory: Path, depth: int) -> Iterator[Found]:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:
         return
+    files: list[Path] = []
     for entry in entries:
         path = Path(entry.path)
         if entry.name.startswith("."):
@@ -78,25 +139,83 @@ def look(directory: Path, depth: int) -> Iterator[Found]:
         except OSError:
             continue
         if not is_folder:
-            match = LIGHTNING.search(entry.name)
-            if match:
-                yield Found(path=path, step=int(match[1]), modified=modified(path), problem=of_file(path))
-        elif match := FOLDER.match(entry.name):
+            files.append(path)
+        elif (match := FOLDER.match(entry.name)) and is_trainer(path):
             yield trainer_checkpoint(path, int(match[1]))
-        elif (path / "random_states_0.pkl").exists() or any((path / name).exists() for name in OPTIMIZERS):
+        elif is_accelerate(path):
             yield accelerate_checkpoint(path)
         elif depth < MAX_DEPTH:
             yield from look(path, depth + 1)
+    ours = {path: found for path in files if (found := lightning_checkpoint(path)) is not None}
+    yield from ours.values()
+    if depth <= TORCH_DEPTH:
+        yield from torch_checkpoints(directory, [path for path in files if path not in ours])
+
+
+def is_trainer(path: Path) -> bool:
+    """Whether a folder called `checkpoint-<number>` is the Trainer's; other programs call theirs the same."""
+    names = names_in(path)
+    if TRAINER_STATE in names:
+        return True
+    if any(ACCELERATE.match(name) for name in names):
+        return False
+    return not names.isdisjoint(WEIGHTS + INDEXES) or not any(name.endswith(TORCH_SUFFIXES) for name in names)
+
+
+def is_accelerate(path: Path) -> bool:
+    return any(ACCELERATE.match(name) for name in names_in(path))
+
+
+def names_in(path: Path) -> set[str]:
+    try:
+        return set(os.listdir(path))
+    except OSError:
+        return set()
 
 
 def trainer_checkpoint(path: Path, step: int) -> Found:
-    return Found(path=path, step=step, modified=modified(path), problem=of_trainer(path, step))
+    problem = of_trainer(path, step)
+    return Found(path=path, layout=Layout.TRAINER, step=step, modified=modified(path), problem=problem)
 
 
 def accelerate_checkpoint(path: Path) -> Found:
-    match = NUMBER.search(path.name)
     problem = of_weights(path) or of_optimizer(path)
-    return Found(path=path, step=int(match[1]) if match else 0, modified=modified(path), problem=problem)
+    return Found(path=path, layout=Layout.ACCELERATE, step=None, modified=modified(path), problem=problem)
+
+
+def lightning_checkpoint(path: Path) -> Found | None:
+    """None where it is not one of Lightning's, which has its version in it, or half of one in its name."""
+    if path.suffix != ".ckpt":
+        return None
+    saved, name = saved_by_torch(path), LIGHTNING.search(path.name)
+    head = saved.head if saved is not None else b""
+    if LIGHTNING_VERSION not in head and name is None:
+        return None
+    problem = saved.problem if saved is not None else of_file(path)
+    if problem is None and LIGHTNING_VERSION in head and only_weights(path):
+        problem = f"{path.name} holds weights and no optimizer"
+    step = step_in(head)
+    if step is None and name is not None:
+        step = int(name[1])
+    return Found(path=path, layout=Layout.LIGHTNING, step=step, modified=modified(path), problem=problem)
+
+
+def torch_checkpoints(directory: Path, files: Sequence[Path]) -> Iterator[Found]:
+    """Each file, or the folder where its files are parts of one."""
+    saved = {
+        path: found.problem
+        for path in files
+        if path.suffix in TORCH_SUFFIXES and (found := saved_by_torch(path)) is not None
+    }
+    if any(PART.search(path.stem) for path in saved):
+        tensors = [of_file(path) for path in files if path.suffix == ".safetensors"]
+        problem = next(filter(None, [*saved.values(), *tensors]), None)
+        at = max(modified(path) for path in saved)
+        yield Found(path=directory, layout=Layout.TORCH, step=None, modified=at, problem=problem)
+        return
+    usual = {path: problem for path, problem in saved.items() if not BEST.search(path.name)}
+    for path, problem in (usual or saved).items():
+        yield Found(path=path, layout=Layout.TORCH, step=None, modified=modified(path), problem=problem)
 
 
 def of_trainer(path: Path, step: int) -> str | None:
@@ -124,30 +243,6 @@ def of_weights(path: Path) -> str | None:
 def of_optimizer(path: Path) -> str | None:
     there = [name for name in OPTIMIZERS if (path / name).exists()]
     return of_file(path / there[0]) if there else f"none of {', '.join(OPTIMIZERS)}"
-
-
-def of_file(path: Path) -> str | None:
-    """What is wrong with a file of tensors, or None."""
-    try:
-        if path.suffix == ".safetensors":
-            return of_safetensors(path)
-        with zipfile.ZipFile(path) as archive:
-            return None if archive.namelist() else f"{path.name} is empty"
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        return f"{path.name}: {error}"
-
-
-def of_safetensors(path: Path) -> str | None:
-    """The format: 8 bytes length, a header of that length with the offsets of each tensor, the tensors."""
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 0 < length <= MAX_HEADER_BYTES:
-            return f"{path.name}: no safetensors header"
-        header = json.loads(stream.read(length))
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    expected = 8 + length + max(ends, default=0)
-    size = path.stat().st_size
-    return None if size == expected else f"{path.name} has {size} bytes instead of {expected}"
 
 
 def modified(path: Path) -> float:

@@ -25,7 +25,7 @@ from ddpjob_trainer import plugins
 from ddpjob_trainer.device_time import DeviceTime
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.page import Page
-from ddpjob_trainer.script_checkpoints import newest
+from ddpjob_trainer.script_checkpoints import offer
 
 T = TypeVar("T")
 MAX_RESULTS = 32
@@ -110,7 +110,7 @@ class Worker:
             slots[Slot.TORCH_IMPORTED_AT] = slots[Slot.STARTED_AT]
         slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = (self.resume_step or 0) if self.task else 0
         if self.task is None and self.checkpoint_dir is not None:
-            os.environ[WorkerEnv.RESUME] = str(newest(self.checkpoint_dir) or "")
+            os.environ[WorkerEnv.RESUME] = offer(self.checkpoint_dir, self.speak if self.rank == 0 else None)
         for unknown in (Slot.LOSS, Slot.GRAD_NORM, Slot.LEARNING_RATE):
             slots[unknown] = math.nan
         slots[Slot.WARM] = float(warm)

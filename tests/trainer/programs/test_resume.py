@@ -29,7 +29,7 @@ def job(folder: Path, *args: str) -> Path:
 
 
 def steps(directory: Path) -> list[int]:
-    return sorted(found.step for found in find(directory) if found.problem is None)
+    return sorted(found.step or 0 for found in find(directory) if found.problem is None)
 
 
 def follow(run: Running, folder: Path, steps_in_all: int, goes_on: str) -> tuple[int, dict[str, Any]]:

@@ -19,7 +19,7 @@ from ddpjob_api.spec import Checkpoint, Overrides
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
-from ddpjob_trainer.script_checkpoints import Found, find, trainer_checkpoints
+from ddpjob_trainer.script_checkpoints import Found, Layout, find, trainer_checkpoints
 from ddpjob_trainer.worker import Worker
 
 
@@ -80,7 +80,9 @@ class Saving:
             return None
         directory = self.directory
         self._given.add(directory)
-        return self._newest(lambda: tuple(each for each in find(directory) if each.path.suffix == ".ckpt"))
+        return self._newest(
+            lambda: tuple(each for each in find(directory) if each.layout is Layout.LIGHTNING)
+        )
 
     def _newest(self, look: Callable[[], tuple[Found, ...]]) -> Path | None:
         """The last of what is found that is complete on every rank, in the order of rank 0.

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.trainer.framework_doubles import HuggingFaceTrainer, shared
 
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer import worker
 from ddpjob_trainer.instrumentation import reading
 from ddpjob_trainer.instrumentation.clock import Clock
-from ddpjob_trainer.instrumentation.frameworks import lightning_fit
+from ddpjob_trainer.instrumentation.frameworks import huggingface_trainer, lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
@@ -251,6 +252,65 @@ def test_a_fit_goes_on_when_the_process_group_is_there_unless_the_program_says_f
         trainer._checkpoint_connector.resume_start(asked, weights_only=None)
     assert began == [asked or files[0]]
     assert "resume_start" not in vars(trainer._checkpoint_connector)
+
+
+def half_of_the_trainer(output: Path, step: int) -> Path:
+    """Killed before its state was written."""
+    folder = output / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "begins"),
+    [
+        (lambda output: True, None),
+        (lambda output: str(output / "checkpoint-20"), None),
+        (lambda output: output / "checkpoint-20", None),
+        (lambda output: str(output.parent / "elsewhere" / "checkpoint-5"), "own"),
+        (lambda output: None, "own"),
+        (lambda output: False, "own"),
+    ],
+    ids=["True", "get_last_checkpoint", "a path", "elsewhere", "None", "False"],
+)
+def test_a_trainers_own_damaged_checkpoint_is_passed_over_whatever_the_script_asks_for(
+    asked: Callable[[Path], Any], begins: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = shared(tmp_path, directory=tmp_path / "checkpoints")
+    output = tmp_path / "checkpoints" / "out"
+    half = half_of_the_trainer(output, 20)
+    made = hugging_face(found, output)
+    made.train(asked(output))
+    assert made.called == [("train", asked(output) if begins else None)]
+    assert found.notices.warnings[0].startswith(f"checkpoint {half} is passed over: trainer_state.json")
+    said = f"Hugging Face's Trainer begins at step 0: no checkpoint in {output} is complete"
+    assert capfd.readouterr().err.count(said) == (0 if begins else 1)
+    made.train(True)  # a second training of the program is its own business
+    assert made.called[1] == ("train", True)
+
+
+def test_a_trainer_without_any_checkpoint_gets_what_the_script_asks_for(tmp_path: Path) -> None:
+    found = shared(tmp_path, directory=tmp_path / "checkpoints")
+    made = hugging_face(found, tmp_path / "checkpoints" / "out")
+    made.train(True)
+    assert made.called == [("train", True)], "Hugging Face's own words: there is nothing to resume from"
+
+
+def hugging_face(found: Any, output: Path) -> HuggingFaceTrainer:
+    class Trainer(HuggingFaceTrainer):
+        train = HuggingFaceTrainer.train
+
+    huggingface_trainer.patch(types.SimpleNamespace(Trainer=Trainer), found)
+    made = Trainer()
+    made.args.output_dir = str(output)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def a_class_of_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = types.SimpleNamespace(TrainerCallback=object)
+    monkeypatch.setitem(sys.modules, "transformers.trainer_callback", there)
 
 
 def test_saving_is_a_phase_with_seconds_of_its_own(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ Why apart from the arguments: those are settings, this is a run. What is added i
 """
 
 import functools
+import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks import huggingface
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
+from ddpjob_trainer.script_checkpoints import trainer_checkpoints
 
 
 def patch(module: Any, shared: Shared) -> None:
@@ -39,9 +42,10 @@ def patch(module: Any, shared: Shared) -> None:
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         prepare(self)
-        found = newest(self, resume_from_checkpoint)
+        instead = newest(self, resume_from_checkpoint)
+        begin = resume_from_checkpoint if instead is None else instead.path
         try:
-            result = original(self, found or resume_from_checkpoint, *args, **kwargs)
+            result = original(self, begin, *args, **kwargs)
         finally:
             clock.ends_itself = clock.loss_is_divided = False
         shared.saving.stop_if_asked()
@@ -68,19 +72,46 @@ def in_phase(original: Any, phase: Phase, shared: Shared) -> Any:
     return method
 
 
-def chosen(trainer: Any, asked: Any, shared: Shared) -> str | None:
+@dataclass(frozen=True, kw_only=True)
+class Instead:
+    """Where a training begins, whatever the program asked for."""
+
+    path: str | None
+    """None: at step 0."""
+
+
+def chosen(trainer: Any, asked: Any, shared: Shared) -> Instead | None:
     """The job's newest complete checkpoint; None where what the program asked for stands."""
-    if shared.saving.directory is None or trainer.args.output_dir is None:
+    saving = shared.saving
+    if saving.directory is None or trainer.args.output_dir is None:
         return None
-    found = shared.saving.newest_of_trainer(Path(trainer.args.output_dir))
+    output = Path(trainer.args.output_dir)
+    if saving.given(output):
+        return None
+    found = saving.newest_of_trainer(output)
     if found is None:
-        return None
+        return passed_over(asked, output, shared)
     if isinstance(asked, str) and Path(asked).absolute() != found.absolute():
         shared.notices.override(
             setting="checkpoint", asked=asked, resource=str(found), where=where.caller(), applied=True
         )
     shared.worker.say(f"Hugging Face's Trainer goes on from {found}")
-    return str(found)
+    return Instead(path=str(found))
+
+
+def passed_over(asked: Any, output: Path, shared: Shared) -> Instead | None:
+    """None of its checkpoints is complete, so the newest (`True`, `get_last_checkpoint`) is not either.
+
+    A path elsewhere is the program's own business, and so is `True` where there is nothing at all.
+    """
+    if isinstance(asked, (str, os.PathLike)):
+        newest = output.absolute() in Path(asked).absolute().parents
+    else:
+        newest = asked is True and bool(trainer_checkpoints(output))
+    if not newest:
+        return None
+    shared.worker.say(f"Hugging Face's Trainer begins at step 0: no checkpoint in {output} is complete")
+    return Instead(path=None)
 
 
 def callback(shared: Shared) -> Any:

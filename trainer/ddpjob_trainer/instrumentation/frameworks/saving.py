@@ -67,6 +67,10 @@ class Saving:
             return asked
         return str(self.directory / (path.name or "output"))
 
+    def given(self, output: Path) -> bool:
+        """Whether the program has had the newest checkpoint of that folder; what it trains next is another training."""
+        return output in self._given
+
     def newest_of_trainer(self, output: Path) -> Path | None:
         """The newest checkpoint of Hugging Face's Trainer that every rank finds complete; once per directory."""
         if output in self._given:

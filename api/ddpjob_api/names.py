@@ -60,7 +60,8 @@ class WorkerEnv(StrEnum):
     """`spec.checkpoint` as JSON, absent without one."""
     CHECKPOINT_DIR = "DDPJOB_CHECKPOINT_DIR"
     RESUME = "DDPJOB_RESUME"
-    """In a script: path of the newest complete checkpoint in `CHECKPOINT_DIR`, or empty; absent without `checkpoint`."""
+    """In a script or `command`: path of the newest complete checkpoint in `CHECKPOINT_DIR` when it began, or empty; absent
+    without `checkpoint`."""
     RESUME_STEP = "DDPJOB_RESUME_STEP"
     """Step of the checkpoint that every rank loads; absent: start anew."""
     RESUME_DIR = "DDPJOB_RESUME_DIR"

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_a_process_that_imports_torch_is_the_rank_until_its_end(run: Run, page: 
     assert page[Slot.PID] == int(done.stdout)
     assert (page[Slot.RANK], page[Slot.STATE]) == (3, WorkerState.EXITING)
     assert page.facts()["result"] == {"accuracy": 0.5}
+
+
+def test_a_rank_keeps_the_checkpoint_its_command_began_with(run: Run, tmp_path: Path, page: Page) -> None:
+    with zipfile.ZipFile(tmp_path / "new.pt", "w") as archive:
+        archive.writestr("new/data.pkl", b"")
+    text = "import os, torch; print(os.environ['DDPJOB_RESUME'])"
+    job = {"DDPJOB_CHECKPOINT": "{}", "DDPJOB_CHECKPOINT_DIR": str(tmp_path)}
+    assert run(text, **job, DDPJOB_RESUME="/old.pt").stdout == "/old.pt\n"
+    assert run(text, **job, DDPJOB_RESUME="").stdout == "\n"
+    assert run(text, **job).stdout == f"{tmp_path}/new.pt\n"
 
 
 CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'], check=True)"

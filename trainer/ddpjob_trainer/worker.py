@@ -109,7 +109,8 @@ class Worker:
         if slots[Slot.TORCH_IMPORTED_AT]:
             slots[Slot.TORCH_IMPORTED_AT] = slots[Slot.STARTED_AT]
         slots[Slot.STEP] = slots[Slot.RESUMED_STEP] = (self.resume_step or 0) if self.task else 0
-        if self.task is None and self.checkpoint_dir is not None:
+        offered = WorkerEnv.RESUME in environment  # below a `command`, which began with it
+        if self.task is None and self.checkpoint_dir is not None and not offered:
             os.environ[WorkerEnv.RESUME] = offer(self.checkpoint_dir, self.speak if self.rank == 0 else None)
         for unknown in (Slot.LOSS, Slot.GRAD_NORM, Slot.LEARNING_RATE):
             slots[unknown] = math.nan

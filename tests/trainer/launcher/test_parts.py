@@ -1,9 +1,11 @@
 """The launcher's smaller parts: lines, last words, memory kills, environment, addresses, ports."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +292,29 @@ def test_a_command_gets_what_it_needs_to_span_nodes(tmp_path: Path) -> None:
     assert own == "/own"
     assert env["PATH"] == f"/usr/bin:{Path(job.python).parent}"
     assert WorkerEnv.PAGE.value not in env, "which of its processes is a rank is not known yet"
+
+
+@pytest.mark.parametrize(("node", "said"), [("0", 1), ("1", 0)])
+def test_a_command_begins_with_the_checkpoint_it_may_go_on_from(tmp_path: Path, node: str, said: int) -> None:
+    job = config(tmp_path, {"nodes": 2, "command": ["sh", "-c", 'echo "<$DDPJOB_RESUME>"']})
+    directory = tmp_path / "checkpoints"
+
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command_line(job, START), env={"PATH": "/usr/bin:/bin", "GROUP_RANK": node, **env}, cwd=tmp_path,
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+
+    assert run().stdout == "<>\n"
+    assert run(DDPJOB_CHECKPOINT_DIR=str(directory)).stdout == "<>\n"
+    directory.mkdir()
+    with zipfile.ZipFile(directory / "last.pt", "w") as archive:
+        archive.writestr("last/data.pkl", b"")
+    os.utime(directory / "last.pt", (1, 1))
+    (directory / "half.pt").write_bytes(b"PK\3\4")
+    done = run(DDPJOB_CHECKPOINT_DIR=str(directory))
+    assert done.stdout == f"<{directory}/last.pt>\n"
+    assert done.stderr.count(f"[ddpjob] checkpoint {directory}/half.pt is passed over: ") == said
 
 
 def test_a_taken_port_is_skipped() -> None:

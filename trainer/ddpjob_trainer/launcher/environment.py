@@ -122,7 +122,7 @@ def command_line(config: Config, start: Start) -> list[str]:
     """What a worker runs."""
     spec = config.spec
     if spec.command is not None:
-        # -I -S: the tether needs nothing but the standard library and must start at once.
+        # -I -S: the tether needs nothing but the standard library and us, and must start at once.
         tether = str(Path(__file__).with_name("tether.py"))
         tied = [config.python, "-I", "-S", tether]
         assert len(tied) == TETHER_WORDS

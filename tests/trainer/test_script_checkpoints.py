@@ -4,9 +4,11 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ddpjob_trainer.checkpoint_folders import WRITING
 from ddpjob_trainer.script_checkpoints import Layout, choose, find, newest, trainer_checkpoints
 
 
@@ -107,6 +109,7 @@ def test_lightning_and_accelerate_are_known_too(tmp_path: Path) -> None:
     saved.mkdir(parents=True)
     safetensors(saved / "model.safetensors")
     torch_file(saved / "optimizer.bin")
+    torch_file(saved / "random_states_0.pkl")
     found = {each.path.name: each.problem for each in find(tmp_path)}
     assert found["epoch=0-step=30.ckpt"] is None and found["step_40"] is None
     assert found["epoch=1-step=60.ckpt"] is not None
@@ -216,3 +219,92 @@ def test_the_step_counts_where_each_framework_says_it_and_else_the_time(tmp_path
     written(by_hand / "optimizer.bin", at=3)
     written(by_hand / "random_states_0.pkl", at=3)
     assert newest(tmp_path) == by_hand
+
+
+def accelerate(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True)
+    safetensors(folder / "model.safetensors")
+    for name in ("optimizer.bin", *names):
+        torch_file(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / WRITING).touch(), "save_state did not come to its end"),
+        (lambda folder: (folder / "random_states_0.pkl").unlink(), "no random_states_0.pkl"),
+        (lambda folder: cut(folder / "random_states_0.pkl"), "random_states_0.pkl: File is not a zip"),
+        (lambda folder: cut(folder / "optimizer_1.bin"), "optimizer_1.bin: File is not a zip"),
+        (
+            lambda folder: cut(folder / "custom_checkpoint_0.pkl"),
+            "custom_checkpoint_0.pkl: File is not a zip",
+        ),
+        (lambda folder: cut(folder / "model.safetensors"), "bytes instead of"),
+        (lambda folder: (folder / "pytorch_model_fsdp_0").mkdir(), "pytorch_model_fsdp_0 has no .metadata"),
+        (lambda folder: (folder / "latest").write_text("pytorch_model"), "names pytorch_model, which is not"),
+    ],
+)
+def test_half_a_save_state_is_passed_over_with_its_reason(tmp_path: Path, damage: Any, words: str) -> None:
+    rest = ("optimizer_1.bin", "scheduler.bin", "random_states_0.pkl", "custom_checkpoint_0.pkl")
+    whole = accelerate(tmp_path / "step_1", *rest)
+    for file in (*whole.iterdir(), whole):
+        os.utime(file, (1, 1))
+    half = accelerate(tmp_path / "step_2", *rest)
+    assert newest(tmp_path) == half
+    damage(half)
+    chosen, passed_over = choose(find(tmp_path))
+    assert chosen == whole
+    [problem] = [each.problem for each in passed_over]
+    assert problem is not None and words in problem
+
+
+def test_a_save_state_with_weights_in_the_programs_own_way_is_complete(tmp_path: Path) -> None:
+    folder = accelerate(tmp_path / "checkpoint-500", "random_states_0.pkl")
+    (folder / "model.safetensors").rename(folder / "pytorch_lora_weights.safetensors")
+    (folder / "stats.pkl").write_bytes(b"a pickle of the program's own")
+    assert newest(tmp_path) == folder
+
+
+def sharded(folder: Path, *names: str, metadata: bool = True) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__0_0.distcp").write_bytes(b"0")
+        if metadata:
+            (folder / name / ".metadata").write_bytes(b"0")
+
+
+def test_shards_of_fsdp_and_of_deepspeed_are_complete_too(tmp_path: Path) -> None:
+    def bare(name: str, step: int) -> Path:
+        folder = tmp_path / name / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        torch_file(folder / "rng_state_0.pth")
+        return folder
+
+    fsdp = bare("fsdp", 10)
+    sharded(fsdp, "pytorch_model_fsdp_0", "optimizer_0")
+    sharded(bare("fsdp", 20), "pytorch_model_fsdp_0", "optimizer_0", metadata=False)
+    sharded(bare("fsdp", 30), "pytorch_model_fsdp_0")
+    assert newest(tmp_path / "fsdp") == fsdp
+    assert [each.problem for each in find(tmp_path / "fsdp")] == [
+        None,
+        "optimizer_0 has no .metadata, which is written last",
+        "none of optimizer.pt, optimizer.bin",
+    ]
+
+    deepspeed = bare("deepspeed", 10)
+    (deepspeed / "global_step10").mkdir()
+    assert newest(tmp_path / "deepspeed") is None
+    (deepspeed / "latest").write_text("global_step10")
+    assert newest(tmp_path / "deepspeed") is None
+    torch_file(deepspeed / "global_step10" / "mp_rank_00_model_states.pt")
+    assert newest(tmp_path / "deepspeed") == deepspeed
+    cut(deepspeed / "rng_state_0.pth")
+    assert newest(tmp_path / "deepspeed") is None
+
+    by_hand = tmp_path / "accelerate" / "step_5"
+    sharded(by_hand, "pytorch_model_fsdp_0", "optimizer_0")
+    assert newest(tmp_path / "accelerate") is None
+    torch_file(by_hand / "random_states_0.pkl")
+    assert newest(tmp_path / "accelerate") == by_hand

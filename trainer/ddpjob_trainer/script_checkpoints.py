@@ -2,7 +2,8 @@
 
 Known layouts, anywhere below a directory: Hugging Face's Trainer (`checkpoint-<step>/`), Lightning (`*.ckpt`),
 Accelerate (`save_state`: a folder of whatever name). Where there is none of a framework's: files of `torch.save` in the
-directory and in its folders. What is whole, each file says itself (`checkpoint_files.py`).
+directory and in its folders. What is whole, each file and folder says itself (`checkpoint_files.py`,
+`checkpoint_folders.py`).
 
 The newest is the one of the highest step where each complete one has its step from its framework (the Trainer,
 Lightning); else the one written last. Numbers that a script puts into names are no steps: they may begin at 0 again.
@@ -11,7 +12,6 @@ Why apart: what is complete is asked before torch is there, and says nothing abo
 Must not: import torch, or read more of a file than `checkpoint_files` does.
 """
 
-import json
 import math
 import os
 import re
@@ -21,16 +21,18 @@ from enum import Enum, auto
 from pathlib import Path
 
 from ddpjob_trainer.checkpoint_files import LIGHTNING_VERSION, of_file, only_weights, saved_by_torch, step_in
+from ddpjob_trainer.checkpoint_folders import (
+    INDEXES,
+    TRAINER_STATE,
+    WEIGHTS,
+    is_accelerate,
+    names_in,
+    of_accelerate,
+    of_trainer,
+)
 
-TRAINER_STATE = "trainer_state.json"
-"""Hugging Face writes it last."""
-WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 FOLDER = re.compile(r"^checkpoint-(\d+)$")
 LIGHTNING = re.compile(r"step=(\d+).*\.ckpt$")
-ACCELERATE = re.compile(r"^(optimizer\.bin|random_states_\d+\.pkl)$")
-"""Files by which a folder of `save_state` is known."""
 MAX_DEPTH = 5
 """Lightning: lightning_logs/version_0/checkpoints/…"""
 TORCH_DEPTH = 1
@@ -144,7 +146,7 @@ def look(directory: Path, depth: int) -> Iterator[Found]:
             yield trainer_checkpoint(path, int(match[1]))
         elif is_accelerate(path):
             yield accelerate_checkpoint(path)
-        elif depth < MAX_DEPTH:
+        elif depth < MAX_DEPTH and path.suffix != ".ckpt":  # shards of one of Lightning's
             yield from look(path, depth + 1)
     ours = {path: found for path in files if (found := lightning_checkpoint(path)) is not None}
     yield from ours.values()
@@ -157,20 +159,9 @@ def is_trainer(path: Path) -> bool:
     names = names_in(path)
     if TRAINER_STATE in names:
         return True
-    if any(ACCELERATE.match(name) for name in names):
+    if is_accelerate(path):
         return False
     return not names.isdisjoint(WEIGHTS + INDEXES) or not any(name.endswith(TORCH_SUFFIXES) for name in names)
-
-
-def is_accelerate(path: Path) -> bool:
-    return any(ACCELERATE.match(name) for name in names_in(path))
-
-
-def names_in(path: Path) -> set[str]:
-    try:
-        return set(os.listdir(path))
-    except OSError:
-        return set()
 
 
 def trainer_checkpoint(path: Path, step: int) -> Found:
@@ -179,7 +170,7 @@ def trainer_checkpoint(path: Path, step: int) -> Found:
 
 
 def accelerate_checkpoint(path: Path) -> Found:
-    problem = of_weights(path) or of_optimizer(path)
+    problem = of_accelerate(path)
     return Found(path=path, layout=Layout.ACCELERATE, step=None, modified=modified(path), problem=problem)
 
 
@@ -216,33 +207,6 @@ def torch_checkpoints(directory: Path, files: Sequence[Path]) -> Iterator[Found]
     usual = {path: problem for path, problem in saved.items() if not BEST.search(path.name)}
     for path, problem in (usual or saved).items():
         yield Found(path=path, layout=Layout.TORCH, step=None, modified=modified(path), problem=problem)
-
-
-def of_trainer(path: Path, step: int) -> str | None:
-    try:
-        state = json.loads((path / TRAINER_STATE).read_bytes())
-    except (OSError, ValueError) as error:
-        return f"{TRAINER_STATE}: {error}"
-    if not isinstance(state, dict) or state.get("global_step") != step:
-        return f"{TRAINER_STATE} is not of step {step}"
-    return of_weights(path) or of_optimizer(path)
-
-
-def of_weights(path: Path) -> str | None:
-    for name in INDEXES:
-        if (path / name).exists():
-            try:
-                shards = set(json.loads((path / name).read_bytes())["weight_map"].values())
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                return f"{name}: {error!r}"
-            return next((problem for shard in sorted(shards) if (problem := of_file(path / shard))), None)
-    there = [name for name in WEIGHTS if (path / name).exists()]
-    return of_file(path / there[0]) if there else f"none of {', '.join(WEIGHTS)}"
-
-
-def of_optimizer(path: Path) -> str | None:
-    there = [name for name in OPTIMIZERS if (path / name).exists()]
-    return of_file(path / there[0]) if there else f"none of {', '.join(OPTIMIZERS)}"
 
 
 def modified(path: Path) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation.frames import transparent
+from ddpjob_trainer.instrumentation.frameworks.accelerate_marks import Marks
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.settings import ABSENT
 
@@ -45,6 +46,7 @@ def patch(module: Any, shared: Shared) -> None:
     asked_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     """The program's own number, of accelerators that have the resource's and have not used `accumulate` yet."""
 
+    marks = Marks(shared)
     went_on = shared.guard.measuring(shared.saving.went_on)
 
     @shared.guard.setting
@@ -66,9 +68,11 @@ def patch(module: Any, shared: Shared) -> None:
         arranged = arrange(self, *args, **kwargs)
         if arranged is None:
             original_init(self, *args, **kwargs)
+            marks.follow(self)
             return
         call, steps = arranged
         original_init(*call.args, **call.kwargs)
+        marks.follow(self)
         if steps is not None:
             asked_steps[self] = steps
 
@@ -106,6 +110,7 @@ def patch(module: Any, shared: Shared) -> None:
     def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         with shared.saving.phase(Phase.CHECKPOINT):
             result = original_save(self, *args, **kwargs)
+        marks.take_away(self)
         saved()
         return result
 

@@ -1,0 +1,111 @@
+"""Whether a folder that a framework wrote is a complete checkpoint: what it writes last is there, and each file whole.
+
+Hugging Face's Trainer writes its state last. Accelerate writes the random states of a rank after all but the objects of
+`register_for_checkpointing`, whose number nobody knows from outside; so our hook marks a folder while it is written.
+Of the sharded layouts, torch.distributed.checkpoint (FSDP) writes `.metadata` last and DeepSpeed `latest`.
+
+Why apart: layouts of frameworks, whichever of them is the newest. Must not: import torch.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+
+from ddpjob_trainer.checkpoint_files import of_file
+
+TRAINER_STATE = "trainer_state.json"
+RANDOM_STATES = "random_states_0.pkl"
+"""Of the rank that writes all but its peers' random states, which are no loss: Accelerate goes on without them."""
+WRITING = ".ddpjob-writing"
+"""In a folder of Accelerate's while `save_state` writes there."""
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
+FILE = re.compile(
+    r"^(model|pytorch_model|adapter_model|pytorch_model_fsdp|optimizer|scheduler|sampler|dl_state_dict|scaler|rng_state|"
+    r"random_states|custom_checkpoint)(_\d+)?(_rank\d+)?\.(bin|pt|pth|pkl|safetensors)$"
+)
+SHARDED = re.compile(r"^(pytorch_model_fsdp|optimizer)_\d+$")
+FSDP_WEIGHTS = re.compile(r"^pytorch_model_fsdp(_\d+)?(_rank\d+)?(\.bin)?$")
+FSDP_OPTIMIZER = re.compile(r"^optimizer_\d+(_rank\d+\.bin)?$")
+DEEPSPEED = re.compile(r"^(global_step\d+|pytorch_model(_\d+)?|latest)$")
+ACCELERATE = re.compile(
+    rf"^(optimizer\.bin|random_states_\d+\.pkl|pytorch_model_fsdp.*|{re.escape(WRITING)})$"
+)
+"""By which a folder of `save_state` is known."""
+
+
+def names_in(path: Path) -> set[str]:
+    try:
+        return set(os.listdir(path))
+    except OSError:
+        return set()
+
+
+def is_accelerate(path: Path) -> bool:
+    return any(ACCELERATE.match(name) for name in names_in(path))
+
+
+def of_trainer(path: Path, step: int) -> str | None:
+    """What is wrong with a folder of the Trainer's, or None."""
+    try:
+        state = json.loads((path / TRAINER_STATE).read_bytes())
+    except (OSError, ValueError) as error:
+        return f"{TRAINER_STATE}: {error}"
+    if not isinstance(state, dict) or state.get("global_step") != step:
+        return f"{TRAINER_STATE} is not of step {step}"
+    names = names_in(path)
+    if any(DEEPSPEED.match(name) for name in names):
+        return of_deepspeed(path) or of_files(path, names)
+    if names.isdisjoint(WEIGHTS + INDEXES) and not any(FSDP_WEIGHTS.match(name) for name in names):
+        return f"none of {', '.join(WEIGHTS)}"
+    if names.isdisjoint(OPTIMIZERS) and not any(FSDP_OPTIMIZER.match(name) for name in names):
+        return f"none of {', '.join(OPTIMIZERS)}"
+    return of_files(path, names)
+
+
+def of_accelerate(path: Path) -> str | None:
+    """What is wrong with a folder of `save_state`, or None. A program may save its weights there in a way of its own."""
+    names = names_in(path)
+    if WRITING in names:
+        return "save_state did not come to its end"
+    if RANDOM_STATES not in names:
+        return f"no {RANDOM_STATES}, which is written after models, optimizers and schedulers"
+    deepspeed = any(DEEPSPEED.match(name) for name in names)
+    return (of_deepspeed(path) if deepspeed else None) or of_files(path, names)
+
+
+def of_files(path: Path, names: set[str]) -> str | None:
+    """Each known file and folder of shards that is there is whole."""
+    for name in INDEXES:
+        if name in names:
+            problem = of_index(path, name)
+            if problem is not None:
+                return problem
+    for name in sorted(names):
+        problem = None
+        if FILE.match(name):
+            problem = of_file(path / name)
+        elif SHARDED.match(name) and not (path / name / ".metadata").exists():
+            problem = f"{name} has no .metadata, which is written last"
+        if problem is not None:
+            return problem
+    return None
+
+
+def of_index(path: Path, name: str) -> str | None:
+    try:
+        shards = set(json.loads((path / name).read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{name}: {error!r}"
+    return next((problem for shard in sorted(shards) if (problem := of_file(path / shard))), None)
+
+
+def of_deepspeed(path: Path) -> str | None:
+    """`latest` has the name of the folder with the shards, and is written when all ranks have theirs there."""
+    try:
+        tag = (path / "latest").read_text().strip()
+    except (OSError, ValueError) as error:
+        return f"latest, which is written last: {error}"
+    return None if tag and names_in(path / tag) else f"latest names {tag}, which is not there"

@@ -29,11 +29,16 @@ ALL = {
 }
 
 
-def shared(folder: Path, directory: Path | None = None, **ddp: Any) -> Shared:
+def shared(
+    folder: Path, directory: Path | None = None, checkpoint: dict[str, Any] | None = None, **ddp: Any
+) -> Shared:
     """The instrumentation of a rank with its page in `folder`; `directory`: where the job's checkpoints are."""
     environment = {WorkerEnv.SETTINGS.value: json.dumps(ddp)}
     if directory is not None:
-        environment |= {WorkerEnv.CHECKPOINT.value: "{}", WorkerEnv.CHECKPOINT_DIR.value: str(directory)}
+        environment |= {
+            WorkerEnv.CHECKPOINT.value: json.dumps(checkpoint or {}),
+            WorkerEnv.CHECKPOINT_DIR.value: str(directory),
+        }
     worker = Worker(Page(folder / "page", create=True), environment)
     notices = Notices(worker)
     guard = Guard(worker, notices)

@@ -7,7 +7,6 @@ Why apart from the arguments: those are settings, this is a run. What is added i
 import functools
 import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks import huggingface
+from ddpjob_trainer.instrumentation.frameworks.interval import Interval, from_rank_0
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.script_checkpoints import trainer_checkpoints
 
@@ -119,8 +119,14 @@ def callback(shared: Shared) -> Any:
     saving, page = shared.saving, shared.worker.page
     kind = sys.modules["transformers.trainer_callback"].TrainerCallback
     every = saving.spec.every if saving.spec is not None and saving.directory is not None else None
-    last_saved = time.monotonic()
+    interval = Interval(every) if every is not None else None
     measuring, setting = shared.guard.measuring, shared.guard.setting
+    put_saved = measuring(saving.saved)
+
+    @setting
+    def restart_interval() -> None:
+        if interval is not None:
+            interval.saved()
 
     class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
         """Progress, stop and intervals of the job that this training is."""
@@ -133,7 +139,7 @@ def callback(shared: Shared) -> Any:
 
         @setting
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-            due = every is not None and agreed(time.monotonic() - last_saved >= every.total_seconds(), args)
+            due = interval is not None and interval.due(state.global_step, from_rank_0(args.device))
             if saving.clock.stop_requested:
                 control.should_training_stop = True
                 control.should_save = saving.directory is not None
@@ -143,21 +149,8 @@ def callback(shared: Shared) -> Any:
                 page[Slot.EPOCH] = int(state.epoch)
             return control
 
-        @measuring
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            nonlocal last_saved
-            last_saved = time.monotonic()
-            saving.saved(state.global_step)
+            restart_interval()
+            put_saved(state.global_step)
 
     return DDPJobCallback()
-
-
-def agreed(own: bool, arguments: Any) -> bool:
-    """Rank 0's opinion: clocks differ, and a checkpoint is of one step on all ranks."""
-    import torch
-
-    if not torch.distributed.is_initialized():
-        return own
-    flag = torch.tensor([own], dtype=torch.int32, device=arguments.device)
-    torch.distributed.broadcast(flag, src=0)
-    return bool(flag.item())

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation.frames import transparent
+from ddpjob_trainer.instrumentation.frameworks.interval import Interval, from_rank_0
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 
@@ -61,18 +62,37 @@ def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:
     if saving.directory is None or spec is None or (spec.every_steps is None and spec.every is None):
         return
     kind = sys.modules[f"{package}.callbacks"].ModelCheckpoint
-    intervals: list[dict[str, Any] | None] = [
-        {"every_n_train_steps": spec.every_steps} if spec.every_steps is not None else None,
-        {"train_time_interval": spec.every} if spec.every is not None else None,
-    ]
-    for interval in filter(None, intervals):
+    files: dict[str, Any] = {
         # "step" is always there to be monitored: the newest are kept.
-        trainer.callbacks.append(
-            kind(
-                dirpath=saving.directory / SUBFOLDER, filename="ddpjob-{epoch}-{step}", monitor="step", mode="max",
-                save_top_k=spec.keep, **interval,
-            )
-        )  # fmt: skip
+        "dirpath": saving.directory / SUBFOLDER, "filename": "ddpjob-{epoch}-{step}", "monitor": "step", "mode": "max",
+        "save_top_k": spec.keep,
+    }  # fmt: skip
+    if spec.every_steps is not None:
+        trainer.callbacks.append(kind(**files, every_n_train_steps=spec.every_steps))
+    if spec.every is not None:
+        trainer.callbacks.append(timed(kind, Interval(spec.every), files, shared))
+
+
+def timed(kind: Any, interval: Interval, files: dict[str, Any], shared: Shared) -> Any:
+    """Lightning's `ModelCheckpoint` at our interval; its own (`train_time_interval`) lets the ranks meet at each batch."""
+
+    @shared.guard.setting
+    def due(trainer: Any) -> bool:
+        return interval.due(trainer.global_step, from_rank_0(trainer.strategy.root_device))
+
+    @shared.guard.setting
+    def saved() -> None:
+        interval.saved()
+
+    class DDPJobTimedCheckpoint(kind):  # type: ignore[misc]
+        """Saves when the interval says so."""
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any, **named: Any) -> None:
+            if due(trainer):
+                super().on_train_batch_end(trainer, module, *rest, **named)
+                saved()
+
+    return DDPJobTimedCheckpoint(**files, every_n_train_steps=1)
 
 
 def callback(package: str, shared: Shared) -> Any:

@@ -17,25 +17,11 @@ from ddpjob_api.page import Slot
 from ddpjob_api.plan import Refused as PlanRefused
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.instrumentation import where
+from ddpjob_trainer.last_words import LATE, PEER_LOST, PEER_LOST_TYPES, line_of, tells_of_itself
 from ddpjob_trainer.worker import Worker
 
 MAX_MESSAGE = 4096
 MAX_STACK = 32768
-
-PEER_LOST_TYPES = ("DistNetworkError", "DistStoreError", "DistBackendError")
-PEER_LOST = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Socket Timeout"
-    r"|Timed out waiting \d+ms|wait timeout after|Application timeout caused pair closure|remote process exited"
-    r"|failed to recv|sendBytes failed|recvValue failed|clients joined|ncclRemoteError|ncclSystemError"
-    r"|connectFullMesh failed|Watchdog caught collective",
-    re.IGNORECASE,
-)
-"""Texts of Gloo, NCCL and the TCP store for a peer that is gone or late (torch 2.13 to 2.15)."""
-
-LATE = re.compile(r"tim(?:ed|e) ?out|clients joined|Watchdog caught collective", re.IGNORECASE)
-
-SOURCE = re.compile(r"\[/[^\]\s]+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
-"""Where in torch's C++ the error was raised."""
 
 TORCHS = re.compile(r"gloo|nccl|c10d|TCPStore|/torch/", re.IGNORECASE)
 
@@ -94,11 +80,17 @@ def peer_gone(error: BaseException) -> bool:
     return peer_lost(error) and not any(LATE.search(text_of(each)) for each in chain(error))
 
 
+def group_failed(error: BaseException) -> bool:
+    """Whether a peer is gone or the process group cannot work here: no fault of whoever used the group."""
+    return peer_gone(error) or any(
+        type(each).__name__ in PEER_LOST_TYPES and tells_of_itself(text_of(each)) for each in chain(error)
+    )
+
+
 def line(error: BaseException) -> str:
     """`RuntimeError: Connection closed by peer [10.0.0.7]:4711 (train.py:31)`."""
-    said = SOURCE.sub("", text_of(error)).strip().splitlines()
     at = where.raised_at(error.__traceback__)
-    return f"{type(error).__name__}: {said[0] if said else ''}{f' ({at})' if at else ''}"
+    return f"{type(error).__name__}: {line_of(text_of(error))}{f' ({at})' if at else ''}"
 
 
 def text_of(error: BaseException) -> str:
@@ -110,10 +102,12 @@ def text_of(error: BaseException) -> str:
 
 
 def speaks_of_peer(error: BaseException) -> bool:
+    text = text_of(error)
+    if tells_of_itself(text):
+        return False
     if type(error).__name__ in PEER_LOST_TYPES:
         return True
     # The program's own sockets say the same words: torch raises RuntimeError, from its own files or naming its parts.
-    text = text_of(error)
     if not isinstance(error, RuntimeError) or not PEER_LOST.search(text):
         return False
     innermost = traceback.extract_tb(error.__traceback__)[-1:]

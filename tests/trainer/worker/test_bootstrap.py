@@ -257,6 +257,11 @@ GONE = "RuntimeError('[/w/gloo/transport/tcp/pair.cc:561] Connection closed by p
 LATE = (
     "RuntimeError('[/w/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation')"
 )
+NCCL = (
+    "type('DistBackendError', (RuntimeError,), {})('NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.28.9\\n"
+    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\\nLast error:\\n"
+    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 901000')"
+)
 HOOK = "import sys\nsys.excepthook = lambda *error: print('the hook of the program', file=sys.stderr)\n"
 
 
@@ -269,6 +274,7 @@ HOOK = "import sys\nsys.excepthook = lambda *error: print('the hook of the progr
             False,
         ),
         (f"raise {LATE}", "Timed out waiting 6000ms", True),
+        (f"raise {NCCL}", "Duplicate GPU detected : rank 1", True),
         (f"{HOOK}raise {GONE}", "the hook of the program", False),
         ("raise ConnectionResetError('Connection reset by peer')", "Connection reset by peer", True),
     ],

@@ -67,8 +67,8 @@ class Guard:
         return guarded
 
     def ours(self, error: Exception) -> bool:
-        """Stand aside from now on, and say so the first time; False where a refusal or a lost peer is to be raised."""
-        if isinstance(error, Refused) or error_file.peer_gone(error):
+        """Stand aside from now on, and say so the first time; False where a refusal or the group's failure is to be raised."""
+        if isinstance(error, Refused) or error_file.group_failed(error):
             return False
         if self._worker.measured:
             self._stand_aside(error)

@@ -18,13 +18,13 @@ from ddpjob_api.exits import Exit
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.report import Cause, WorkerExit, out_of_memory
 from ddpjob_trainer.cgroup import quantity
+from ddpjob_trainer.last_words import PEER_LOST_TYPES, line_of, tells_of_itself
 from ddpjob_trainer.launcher.halt import signal_name
 from ddpjob_trainer.page import Page
 
 STACKS_SIGNAL = signal.SIGRTMIN + 3
 """The worker's faulthandler writes all stacks on it; USR1 and USR2 belong to Slurm, submitit and Lightning."""
 MAX_ERROR_FILE_BYTES = 1024 * 1024
-PEER_LOST_TYPES = frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"})
 PEER_LOST_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -39,16 +39,13 @@ PEER_LOST_TEXTS = (
 
 LATE = re.compile(r"tim(?:ed|e) ?out|clients joined", re.IGNORECASE)
 """A peer that is late, and may live; used where the worker itself did not judge."""
-
-TORCH_SOURCE = re.compile(r"\[/[^\]\s]+\.(?:cc|cpp|cu|h|hpp):\d+\] ?")
-"""Where in torch's C++ an error was raised, as Gloo puts it before its message: it tells a user nothing."""
-
-
 WATCHDOG = re.compile(r"Watchdog caught collective operation timeout|watchdog got stuck")
 TERMINATE = re.compile(
     r"terminate called (?:after throwing an instance of '(?P<type>[^']+)'|without|recursively)"
 )
 WHAT = re.compile(r"^\s*what\(\):\s*")
+WHAT_LINES = 6
+"""So many may a message have; NCCL's has four."""
 LIBRARY = re.compile(
     r"Assertion .* failed|double free|free\(\): |malloc\(\): |stack smashing detected|corrupted "
 )
@@ -130,12 +127,13 @@ def aborted(stderr: tuple[str, ...]) -> ErrorFile | None:
             return ErrorFile(message=WHAT.sub("", line).strip(), peer_lost=True, late=True)
         thrown = TERMINATE.search(line)
         if thrown is not None:
-            what = next((WHAT.sub("", each) for each in stderr[number:] if WHAT.match(each)), "")
-            late = WATCHDOG.search(what) is not None
+            what = next((at for at in range(number, len(stderr)) if WHAT.match(stderr[at])), len(stderr))
+            said = WHAT.sub("", "\n".join(stderr[what : what + WHAT_LINES])).strip()
+            late = WATCHDOG.search(said) is not None
             return ErrorFile(
                 type=thrown["type"] or "std::terminate",
-                message=what.strip(),
-                peer_lost=late or thrown["type"] == "c10::DistBackendError",
+                message=said,
+                peer_lost=late or (thrown["type"] == "c10::DistBackendError" and not tells_of_itself(said)),
                 late=late,
             )
         if LIBRARY.search(line):
@@ -164,8 +162,7 @@ def is_failure(item: WorkerExit, *, stop_asked: bool) -> bool:
 def words(returncode: int, error: ErrorFile | None, *, oom: bool, limit: int | None) -> str:
     """The program's last words, or what can be said without them."""
     if error is not None and (error.type or error.message):
-        lines = error.message.strip().splitlines()
-        first = TORCH_SOURCE.sub("", lines[0]) if lines else ""
+        first = line_of(error.message)
         if not error.type or first.startswith(error.type):
             return first
         return f"{error.type}: {first}" if first else error.type
@@ -193,7 +190,8 @@ def read_error(path: Path) -> ErrorFile | None:
     return ErrorFile(
         type=kind,
         message=rest.strip() if kind else text,
-        peer_lost=kind in PEER_LOST_TYPES or any(word in text for word in PEER_LOST_TEXTS),
+        peer_lost=not tells_of_itself(text)
+        and (kind in PEER_LOST_TYPES or any(word in text for word in PEER_LOST_TEXTS)),
         late=LATE.search(text) is not None,
     )
 

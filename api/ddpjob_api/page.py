@@ -145,6 +145,8 @@ class Slot(IntEnum):
     PAUSED_AT = 99
     CAN_STOP_AT = 100
     """Not 0: it has made this many steps and can still save and stop there (an evaluation that lets itself be ended)."""
+    ERROR_AT = 101
+    """Not 0: its error file was written then, with what the program has ended with; the process may take long to end."""
 
 
 STEP_BOUNDS = (

@@ -27,6 +27,7 @@ import runpy
 import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> NoReturn:
         running = prepare()
     except (Refused, BadPage) as refusal:
         print(f"[ddpjob] refused: {refusal}", file=sys.stderr)
-        record(refusal, None)
+        record(refusal, None, Exit.REFUSED)
         os._exit(Exit.REFUSED)
     if running:
         running.page[Slot.STATE] = WorkerState.RUNNING
@@ -65,9 +66,10 @@ def main(argv: list[str]) -> NoReturn:
     code, running = 0, still(running)
     if isinstance(error, SystemExit):
         code = code_of(error)
+        refused = error_file.refused(error)
         if code:
-            record(error, running)
-        if error_file.refused(error):
+            record(error, running, Exit.REFUSED if refused else code)
+        if refused:
             code = Exit.REFUSED
     elif error is not None:
         code = failed(error, running)
@@ -234,14 +236,15 @@ def failed(error: BaseException, running: worker.Worker | None) -> int:
     """Show an uncaught exception as Python does, without our frames, and leave it for the launcher."""
     for each in error_file.related(error):
         each.__traceback__ = without_own_frames(each.__traceback__)
-    record(error, running)
+    code = code_after(error)
+    record(error, running, code)
     if isinstance(error, Refused):
         print(f"[ddpjob] refused: {error}", file=sys.stderr)
-        return Exit.REFUSED
+        return code
     if isinstance(error, TrainerError):
         # It says all there is to know; where our loop found it helps nobody.
         print(f"[ddpjob] {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        return code
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     if sys.version_info >= (3, 12):
         sys.last_exc = error
@@ -253,9 +256,14 @@ def failed(error: BaseException, running: worker.Worker | None) -> int:
         # After the culprit's traceback one of every other rank would bury it; the error file has it.
         print(f"[ddpjob] ended with its peers: {error_file.line(error)}", file=sys.stderr)
     else:
-        code = show(error)
-        if code is not None:
-            return code
+        asked = show(error)
+        if asked is not None:
+            return asked
+    return code
+
+
+def code_after(error: BaseException) -> int:
+    """What a process ends with after an uncaught exception."""
     if isinstance(error, KeyboardInterrupt):
         return exit_code(-signal.SIGINT)
     return Exit.REFUSED if error_file.refused(error) else 1
@@ -297,7 +305,7 @@ def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType
     return kept[0] if kept else None
 
 
-def record(error: BaseException, running: worker.Worker | None) -> None:
+def record(error: BaseException, running: worker.Worker | None, code: int) -> None:
     """Leave the last words for the launcher; nobody asks for those of a child."""
     if running is not None:
         path = running.error_file
@@ -308,14 +316,20 @@ def record(error: BaseException, running: worker.Worker | None) -> None:
     if path is None:
         return
     try:
-        error_file.write(path, error, running)
+        at = error_file.write(path, error, running, code=code)
     except Exception as problem:
         worker.speak(f"the error could not be written to {path}: {type(problem).__name__}: {problem}")
+    else:
+        if running is not None:
+            running.page[Slot.ERROR_AT] = at
 
 
 def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> NoReturn:
     """What the interpreter does at its end, then out, without C++ destructors."""
     if running:
+        running.page[Slot.EXIT_CODE] = code & 0xFF
+        if code and not running.page[Slot.ERROR_AT]:
+            running.page[Slot.ERROR_AT] = time.monotonic()  # there is no file: it could not be written
         running.page[Slot.STATE] = WorkerState.EXITING
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         with unraisable_without_us():

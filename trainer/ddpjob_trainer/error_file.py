@@ -26,12 +26,19 @@ MAX_STACK = 32768
 TORCHS = re.compile(r"gloo|nccl|c10d|TCPStore|/torch/", re.IGNORECASE)
 
 
-def write(path: Path, error: BaseException, worker: Worker | None) -> None:
+def write(path: Path, error: BaseException, worker: Worker | None, *, code: int = 1) -> float:
     """Write the file; where `@record` of the script has written it already, only add our part.
+
+    Args:
+        code: what the process is going to end with.
+
+    Returns:
+        When, by the monotonic clock: the launcher compares it with when it sent a signal.
 
     Raises:
         OSError: it cannot be written.
     """
+    at = time.monotonic()
     text = text_of(error)
     name = type(error).__name__
     stack = "".join(traceback.format_exception(error))
@@ -50,10 +57,13 @@ def write(path: Path, error: BaseException, worker: Worker | None) -> None:
         "late": peer_lost(error) and not peer_gone(error),
         "refused": refused(error),
         "step": int(worker.page[Slot.STEP]) if worker else 0,
+        "exitCode": code & 0xFF,
+        "at": at,
     }
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     beside.write_text(json.dumps(document))
     beside.replace(path)
+    return at
 
 
 def written(path: Path) -> dict[str, Any]:

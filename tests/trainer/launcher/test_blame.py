@@ -2,9 +2,10 @@
 
 import pytest
 from tests.trainer.launcher.coordinating import all_stopped, fail, running, sent
+from tests.trainer.launcher.world import worker_exit
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.messages import Beat, Done, Hung, Message, Pace, Start, Stop, Stopped
+from ddpjob_api.messages import Beat, Done, Hung, Leave, Message, Pace, Start, Stop, Stopped
 from ddpjob_api.report import Cause, Outcome, RankView
 from ddpjob_trainer.launcher.actions import Action
 from ddpjob_trainer.launcher.coordinator import Coordinator
@@ -202,6 +203,29 @@ def test_aborts_of_all_ranks_are_of_the_rank_that_is_behind(
     assert (failure.reason, failure.rank) == (Reason.NO_PROGRESS, culprit)
     assert "ranks 0, 1 were aborted" in failure.message
     assert core.ledger.restarts == 1
+
+
+def test_a_rank_that_was_aborted_after_it_was_told_to_end_is_as_one_before() -> None:
+    """Its handler of SIGTERM waits for Python while the main thread is in the collective."""
+    core = running(2)
+    fail(core, 0, 1.0, returncode=-6, message="died of SIGABRT")
+    told = worker_exit(1, returncode=-6, message="died of SIGABRT", cause=Cause.KILLED)
+    core.received(1.1, 1, Stopped(generation=1))
+    core.received(1.1, 2, Stopped(generation=1, exits=(told,)))
+    core.tick(2.2)
+    failure = core.report().last_failure
+    assert failure is not None and failure.reason is Reason.NO_PROGRESS
+    assert "ranks 0, 1 were aborted" in failure.message
+
+
+def test_aborts_of_ranks_that_were_told_to_end_are_nobodys_failure() -> None:
+    core = running(2)
+    core.received(1.0, 1, Leave(generation=1))
+    for node in range(2):
+        told = worker_exit(node, returncode=-6, message="died of SIGABRT", cause=Cause.KILLED)
+        core.received(1.1, node + 1, Stopped(generation=1, exits=(told,)))
+    core.tick(2.2)
+    assert core.report().last_failure is None
 
 
 def test_a_time_out_is_of_the_rank_that_did_not_come_and_not_of_those_that_waited() -> None:

@@ -1,7 +1,10 @@
 """Own failure, victim, killed: one row for each way a worker can end."""
 
 import json
+import math
 import signal
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,11 +27,14 @@ from ddpjob_trainer.launcher.cause import (
 from ddpjob_trainer.page import Page
 
 NOTHING = Circumstances()
-TERM = Circumstances(signals=frozenset({signal.SIGTERM}))
-TERM_KILL = Circumstances(signals=frozenset({signal.SIGTERM, signal.SIGKILL}))
-STACKS = Circumstances(signals=frozenset({int(STACKS_SIGNAL)}))
+TERM = Circumstances(signals={signal.SIGTERM: 10.0})
+TERM_KILL = Circumstances(signals={signal.SIGTERM: 10.0, signal.SIGKILL: 15.0})
+STACKS = Circumstances(signals={int(STACKS_SIGNAL): 9.0})
+STACKS_TERM = Circumstances(signals={int(STACKS_SIGNAL): 9.0, signal.SIGTERM: 10.0})
 PEER = ErrorFile(type="DistBackendError", peer_lost=True)
-OWN = ErrorFile(type="ValueError", message="no")
+OWN = ErrorFile(type="ValueError", message="no", at=9.5, last=True)
+ANSWER = ErrorFile(type="SystemExit", message="1", at=10.0, last=True)
+RECORDED = ErrorFile(type="ValueError", message="no", at=9.5)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +54,26 @@ OWN = ErrorFile(type="ValueError", message="no")
         (-9, None, TERM, Cause.OWN),  # a SIGKILL that we have not sent
         (-9, None, TERM_KILL, Cause.KILLED),
         (137, None, TERM_KILL, Cause.KILLED),
-        (1, OWN, TERM, Cause.OWN),  # both failed at once
+        # its failure was written before the signal, whatever it ends with then
+        (1, OWN, TERM, Cause.OWN),
+        (1, OWN, STACKS_TERM, Cause.OWN),
+        (-15, OWN, TERM, Cause.OWN),
+        (143, OWN, TERM, Cause.OWN),
+        (-9, OWN, TERM_KILL, Cause.OWN),
+        (0, OWN, TERM, Cause.OWN),
+        (-int(STACKS_SIGNAL), OWN, STACKS, Cause.OWN),
+        # what @record wrote may have been caught by the program, which went on
+        (1, RECORDED, TERM, Cause.OWN),
+        (-15, RECORDED, TERM, Cause.KILLED),
+        (0, RECORDED, TERM, Cause.KILLED),
+        # an answer to the signal
+        (1, None, TERM, Cause.KILLED),
+        (7, None, TERM_KILL, Cause.KILLED),
+        (1, ANSWER, TERM, Cause.KILLED),
+        (-2, ANSWER, TERM, Cause.KILLED),
+        (-6, None, TERM, Cause.KILLED),
+        (1, ANSWER, STACKS, Cause.OWN),  # stacks are no reason to end
+        (137, None, TERM, Cause.OWN),
         (-int(STACKS_SIGNAL), None, STACKS, Cause.KILLED),
         (86, ErrorFile(type="Refused", refused=True), TERM, Cause.OWN),
         (86, None, NOTHING, Cause.OWN),
@@ -98,7 +123,9 @@ def test_an_error_file_is_read_in_our_form_and_in_torchelastics(
 ) -> None:
     path = tmp_path / "error.json"
     path.write_text(json.dumps(document))
-    assert read_error(path) == expected
+    found = read_error(path)
+    assert found is None or found.at is not None
+    assert (found and replace(found, at=None, last=False)) == expected
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", None])
@@ -115,6 +142,62 @@ def test_a_process_that_had_finished_is_believed_whatever_killed_it_then(tmp_pat
         item = worker_exit(rank=0, returncode=-signal.SIGABRT, page=page, error=None, circumstances=NOTHING)
     assert item.returncode == 0
     assert not is_failure(item, stop_asked=False)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "circumstances"), [(-15, TERM), (-9, TERM_KILL), (0, TERM), (143, TERM)]
+)
+def test_a_failure_that_was_written_keeps_the_exit_code_it_would_have_had(
+    tmp_path: Path, returncode: int, circumstances: Circumstances
+) -> None:
+    error = replace(OWN, location="t.py:1", step=4, exit_code=3)
+    with Page(tmp_path / "page", create=True) as page:
+        item = worker_exit(rank=1, returncode=returncode, page=page, error=error, circumstances=circumstances)
+    assert (item.returncode, item.cause, item.message) == (3, Cause.OWN, "ValueError: no")
+    assert (item.error_type, item.location, item.step) == ("ValueError", "t.py:1", 4)
+
+
+def test_a_victims_words_keep_it_too(tmp_path: Path) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        error = replace(PEER, at=9.0, last=True)
+        item = worker_exit(rank=1, returncode=-15, page=page, error=error, circumstances=TERM)
+    assert (item.returncode, item.cause) == (1, Cause.VICTIM)
+
+
+def test_a_stop_step_that_was_obeyed_before_the_signal_is_still_an_answer(tmp_path: Path) -> None:
+    circumstances = replace(TERM, stop_asked=True)
+    error = ErrorFile(type="SystemExit", message="85", at=9.0, last=True, exit_code=85)
+    with Page(tmp_path / "page", create=True) as page:
+        item = worker_exit(rank=1, returncode=-15, page=page, error=error, circumstances=circumstances)
+    assert not is_failure(item, stop_asked=True)
+
+
+def test_without_a_file_the_page_says_when_it_had_failed(tmp_path: Path) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        page[Slot.STATE], page[Slot.EXIT_CODE], page[Slot.ERROR_AT] = WorkerState.EXITING, 120, 9.0
+        before = worker_exit(rank=0, returncode=-15, page=page, error=None, circumstances=TERM)
+        page[Slot.ERROR_AT] = 11.0
+        after = worker_exit(rank=0, returncode=-15, page=page, error=None, circumstances=TERM)
+    assert (before.returncode, before.cause, before.message) == (120, Cause.OWN, "ended with exit code 120")
+    assert after.cause is Cause.KILLED
+
+
+def test_a_program_that_ended_with_zero_has_no_error(tmp_path: Path) -> None:
+    with Page(tmp_path / "page", create=True) as page:
+        for error in (replace(PEER, at=9.0), replace(RECORDED, refused=True)):
+            item = worker_exit(rank=0, returncode=0, page=page, error=error, circumstances=TERM)
+            assert (item.cause, item.error_type) == (Cause.KILLED, None)
+
+
+def test_the_time_of_a_file_is_what_the_worker_wrote_or_the_files_own(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "m", "ddpjob": {"at": 4.5, "exitCode": 3}}))
+    ours = read_error(path)
+    assert ours is not None and (ours.at, ours.exit_code, ours.last) == (4.5, 3, True)
+    path.write_text(json.dumps({"message": "KeyError: 'x'"}))
+    recorded = read_error(path)
+    assert recorded is not None and recorded.at is not None and not recorded.last
+    assert math.isclose(recorded.at, time.monotonic(), abs_tol=5)
 
 
 def test_words_and_step_come_from_the_program_and_its_page(tmp_path: Path) -> None:

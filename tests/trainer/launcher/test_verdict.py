@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from ddpjob_trainer.launcher.cause import Circumstances
 from ddpjob_trainer.launcher.verdict import Rank, command_exit
 from ddpjob_trainer.page import Page
 
-TERMINATED = Circumstances(signals=frozenset({signal.SIGTERM}))
+TERMINATED = Circumstances(signals={signal.SIGTERM: math.inf})
+"""After all that is written here."""
+TERMINATED_BEFORE = Circumstances(signals={signal.SIGTERM: 0.0})
 
 
 @pytest.fixture
@@ -91,6 +94,16 @@ def test_what_ends_when_told_to_is_killed(tmp_path: Path, ranks: tuple[Rank, ...
 def test_a_failure_before_the_signal_stays_its_own(tmp_path: Path, ranks: tuple[Rank, ...]) -> None:
     left(tmp_path, (3, 1), rank3=error("ValueError"))
     assert verdict(tmp_path, ranks, 1, TERMINATED)[2] is Cause.OWN
+
+
+def test_an_error_that_answers_the_signal_is_none_of_its_own(tmp_path: Path, ranks: tuple[Rank, ...]) -> None:
+    left(tmp_path, (3, 1), rank3=error("ValueError"))
+    assert verdict(tmp_path, ranks, 1, TERMINATED_BEFORE)[2] is Cause.KILLED
+    Files.of(tmp_path, 1, 3).error.unlink()
+    left(tmp_path)
+    text = json.dumps({"message": {"message": "SignalException: Process 7 got signal: 15", "extraInfo": {}}})
+    command_error_file(tmp_path, 1).write_text(text)
+    assert verdict(tmp_path, ranks, 1, TERMINATED_BEFORE)[2] is Cause.KILLED
 
 
 def test_ranks_that_stopped_on_request_end_with_zero_below_torchrun(

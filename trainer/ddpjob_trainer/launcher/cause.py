@@ -1,16 +1,20 @@
 """How a worker's end came about: own failure, victim of another's, or killed by its launcher.
 
 Why apart: blaming the right rank is decided here, from four witnesses: the return code, the error file the worker
-left, its page, and the signals this launcher had sent by then. A signal that nobody here sent is the worker's own
-end, also while the generation is being stopped (two ranks may die of themselves at once).
+left, its page, and the signals this launcher had sent by then. Order in time decides: a failure that was written before
+a worker was told to end is its own, whatever it ends with then; what it answers, an exception or an exit code, is none.
+A SIGKILL that nobody here sent is nobody's answer, also while the generation is being stopped.
 Must not: compare ranks (`halt.py`).
 """
 
 import contextlib
 import json
+import os
 import re
 import signal
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +71,20 @@ class ErrorFile:
     late: bool = False
     """Its error is a time-out: the peer may be alive and stuck."""
     refused: bool = False
+    at: float | None = None
+    """When it was written, by the monotonic clock; None where it is no file."""
+    last: bool = False
+    """The program ended with it; torchelastic's `@record` writes also what the program may catch."""
+    exit_code: int = 1
+    """What the process was going to end with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
     """What the launcher had done to a worker by the time it ended."""
 
-    signals: frozenset[int] = frozenset()
-    """Signals sent."""
+    signals: Mapping[int, float] = field(default_factory=dict)
+    """Signals sent, and when first, by the monotonic clock."""
     stop_asked: bool = False
     """A stop step was named, so `Exit.STOPPED` is an answer."""
     oom: bool = False
@@ -86,6 +96,12 @@ class Circumstances:
     place: str | None = None
     """The innermost frame of the user's code, as the worker wrote it when it died of a signal."""
 
+    @property
+    def told_at(self) -> float | None:
+        """When it was first told to end."""
+        ends = (signal.SIGTERM, signal.SIGKILL)
+        return min((self.signals[number] for number in ends if number in self.signals), default=None)
+
 
 def worker_exit(
     *, rank: int, returncode: int, page: Page, error: ErrorFile | None, circumstances: Circumstances
@@ -95,6 +111,11 @@ def worker_exit(
     if finished and returncode < 0:
         # It had ended already; what killed it on its way out (C++ destructors) is no failure.
         returncode = int(page[Slot.EXIT_CODE])
+    if error is None and page[Slot.ERROR_AT]:
+        error = ErrorFile(at=page[Slot.ERROR_AT], last=True, exit_code=int(page[Slot.EXIT_CODE]))
+    first = error is not None and failed_first(returncode, error, circumstances)
+    if returncode == 0 and not first:
+        error = None
     step = int(page[Slot.STEP])
     if error is not None and error.step is not None:
         step = max(step, error.step)
@@ -104,6 +125,8 @@ def worker_exit(
     if location is None and returncode in CRASHES:
         location = circumstances.place
     cause = cause_of(returncode, error, circumstances)
+    if error is not None and first and is_substitute(returncode, circumstances):
+        returncode = error.exit_code
     oom = circumstances.oom and returncode == -signal.SIGKILL and cause is Cause.OWN
     return WorkerExit(
         rank=rank,
@@ -146,12 +169,39 @@ def cause_of(returncode: int, error: ErrorFile | None, circumstances: Circumstan
         return Cause.OWN
     if error is not None and error.peer_lost:
         return Cause.VICTIM
-    sent = circumstances.signals
-    if -returncode in sent or returncode - 128 in sent:
-        return Cause.KILLED
-    if signal.SIGTERM in sent and returncode in {0, Exit.STOPPED}:
-        return Cause.KILLED  # it handled SIGTERM and went
-    return Cause.OWN
+    if error is not None and failed_first(returncode, error, circumstances):
+        return Cause.OWN
+    return Cause.KILLED if is_answer(returncode, circumstances) else Cause.OWN
+
+
+def failed_first(returncode: int, error: ErrorFile, circumstances: Circumstances) -> bool:
+    """Whether a failure was written before the worker was told to end."""
+    told = circumstances.told_at
+    if error.at is None or (told is not None and error.at >= told):
+        return False
+    # What the program may have caught, and gone on, counts only for a program that ended with an error of its own.
+    return error.last or not (returncode in {0, Exit.STOPPED} or is_signals(returncode, circumstances))
+
+
+def is_answer(returncode: int, circumstances: Circumstances) -> bool:
+    """Whether a worker ended so because of what we sent it; it may handle SIGTERM, and end as it likes."""
+    if is_signals(returncode, circumstances):
+        return True
+    by_others = returncode in {-signal.SIGKILL, 128 + signal.SIGKILL}
+    return circumstances.told_at is not None and not by_others
+
+
+def is_substitute(returncode: int, circumstances: Circumstances) -> bool:
+    """Whether a worker that was told to end would have ended with another code."""
+    told = circumstances.told_at is not None
+    return told and (
+        returncode < 0 or returncode in {0, Exit.STOPPED} or is_signals(returncode, circumstances)
+    )
+
+
+def is_signals(returncode: int, circumstances: Circumstances) -> bool:
+    """Whether a signal that we sent ended it, or a shell says so."""
+    return -returncode in circumstances.signals or returncode - 128 in circumstances.signals
 
 
 def is_failure(item: WorkerExit, *, stop_asked: bool) -> bool:
@@ -178,11 +228,12 @@ def read_error(path: Path) -> ErrorFile | None:
     try:
         with path.open("rb") as file:
             document = json.loads(file.read(MAX_ERROR_FILE_BYTES))
+            at = time.monotonic() - (time.time() - os.fstat(file.fileno()).st_mtime)
         message = document["message"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
     if isinstance(document.get("ddpjob"), dict):
-        return ours(document["ddpjob"])
+        return ours(document["ddpjob"], at)
     # a script with @record: its message is `{"message": "ValueError: …", "extraInfo": …}` or a bare string
     text = str(message.get("message", "")) if isinstance(message, dict) else str(message)
     name, _, rest = text.partition(":")
@@ -193,13 +244,16 @@ def read_error(path: Path) -> ErrorFile | None:
         peer_lost=not tells_of_itself(text)
         and (kind in PEER_LOST_TYPES or any(word in text for word in PEER_LOST_TEXTS)),
         late=LATE.search(text) is not None,
+        at=at,
     )
 
 
-def ours(document: dict[str, Any]) -> ErrorFile:
-    location, step = document.get("location"), None
+def ours(document: dict[str, Any], at: float) -> ErrorFile:
+    location, step, code = document.get("location"), None, 1
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         step = int(document["step"]) if document.get("step") is not None else None
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        at, code = float(document.get("at", at)), int(document.get("exitCode", 1))
     return ErrorFile(
         type=str(document.get("type") or ""),
         message=str(document.get("message") or ""),
@@ -208,4 +262,7 @@ def ours(document: dict[str, Any]) -> ErrorFile:
         peer_lost=document.get("peerLost") is True,
         late=document.get("late") is True,
         refused=document.get("refused") is True,
+        at=at,
+        last=True,
+        exit_code=code,
     )

@@ -166,7 +166,7 @@ class Crew:
             for inlet in inlets:
                 os.close(inlet)
         if not taken:
-            worker.signals.add(signal.SIGKILL)
+            worker.is_sent(signal.SIGKILL)
         await self._watch(worker, standby.process)
 
     @property
@@ -308,11 +308,12 @@ class Crew:
     def _send(self, number: int, *, group: bool = False) -> int:
         """Signal the workers that live; a group's other members get it too, also when its leader has ended."""
         count = 0
+        self._children.reap()  # one that has died was not ended by this
         for worker in self.workers:
             if worker.process is None:
                 continue
             if worker.process.returncode is None:
-                worker.signals.add(number)
+                worker.is_sent(number)
                 count += 1
                 if not group:
                     worker.process.send(number)

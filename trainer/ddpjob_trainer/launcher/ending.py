@@ -24,7 +24,7 @@ def end_of(
     command = config.spec.command is not None
     may_be_oom = returncode == -signal.SIGKILL or (command and returncode != 0)
     circumstances = Circumstances(
-        signals=frozenset(worker.signals),
+        signals=dict(worker.signals),
         stop_asked=stop_asked,
         stderr=tuple(line.decode("utf-8", "replace") for line in worker.pumps[1].tail),
         place=autopsy.spot(autopsy.place(autopsy.innermost(autopsy.read(worker.files.stacks))))
@@ -45,7 +45,7 @@ def end_of(
         rank=worker.rank,
         returncode=returncode,
         page=worker.page,
-        error=read_error(worker.files.error) if returncode else None,
+        error=read_error(worker.files.error) if returncode or signal.SIGTERM in worker.signals else None,
         circumstances=circumstances,
     )
 

@@ -108,7 +108,7 @@ class Examination:
             for rank in worker.ranks:
                 pid = worker.pid_of(rank)
                 if pid and rank.page[Slot.STATE] in {WorkerState.STARTED, WorkerState.RUNNING}:
-                    worker.signals.add(STACKS_SIGNAL)
+                    worker.is_sent(STACKS_SIGNAL)
                     signal_to(pid, STACKS_SIGNAL)
                     asked.append(rank)
         return asked

@@ -78,6 +78,9 @@ class Halt:
     def add(self, exits: tuple[WorkerExit, ...], of: Hello, at: str) -> None:
         """Take what a launcher says of its workers; each rank is heard once."""
         for item in exits:
+            if item.returncode == -signal.SIGABRT and not item.error_type and item.message == died(item):
+                # Also one that was told to end, and is deaf to it: its time-out comes a little after another's.
+                self.aborted.add(item.rank)
             known = {failure.rank for failure in (*self.failures, *self.victims)}
             if item.cause is Cause.KILLED or item.rank in known:
                 continue
@@ -86,8 +89,6 @@ class Halt:
             self.refused = self.refused or item.refused
             if item.late:
                 self.late.add(item.rank)
-            if item.returncode == -signal.SIGABRT and not item.error_type and item.message == died(item):
-                self.aborted.add(item.rank)
             if item.cause is Cause.OWN and item.error_type:
                 self.exceptions[item.rank] = f"{item.error_type} {item.location} {item.step} {item.message}"
 
@@ -161,7 +162,8 @@ class Halt:
     @property
     def only_aborts(self) -> bool:
         """Whether several ranks were aborted at once and nothing else failed: collectives ran into their time-out."""
-        return len(self.aborted) > 1 and self.aborted >= {failure.rank for failure in self.failures}
+        failed = {failure.rank for failure in self.failures}
+        return bool(failed) and len(self.aborted) > 1 and self.aborted >= failed
 
     def hang(self, observed: str, at: str) -> Failure:
         """The rank that is behind the others, in words; no rank's fault where none is."""

@@ -6,6 +6,7 @@ Must not: start or end anything.
 
 import contextlib
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,9 +32,13 @@ class Worker:
     """It is a `command`, and a torchrun or accelerate in it leaves word of its ranks here."""
     pumps: tuple[Pump, ...]
     process: Process | None = None
-    signals: set[int] = field(default_factory=set)
-    """What we sent it."""
+    signals: dict[int, float] = field(default_factory=dict)
+    """What we sent it, and when first, by the monotonic clock."""
     exit: WorkerExit | None = None
+
+    def is_sent(self, number: int) -> None:
+        """Remember a signal, right before it is sent: what it leads to comes after."""
+        self.signals.setdefault(number, time.monotonic())
 
     @property
     def alive(self) -> bool:

@@ -3,12 +3,14 @@
 `program.py '{"steps": 20, "faults": {"1": {"0": "raise"}}}'`: in generation 1, rank 0 raises at its third step.
 """
 
+import atexit
 import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,11 +51,29 @@ def meet(step: int) -> None:
     page[Slot.PHASE], page[Slot.PHASE_SINCE] = Phase.BETWEEN, time.monotonic()
 
 
+def told_to_end(*_: object) -> None:
+    raise RuntimeError("told to end")
+
+
 def misbehave(what: str) -> None:
     if what == "raise once the others are deaf":
         while not list(Path(plan["state"]).glob("deaf")):
             time.sleep(0.01)
         what = "raise"
+    if what in {"raise and stay", "raise and finish slowly"}:
+        # as a pool of threads or an exit handler that waits for a peer does
+        (Path(plan["state"]) / "raising").touch()
+        if what == "raise and stay":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+        else:
+            atexit.register(time.sleep, 600)
+        what = "raise"
+    if what == "lose the one that raises":
+        folder = Path(plan["state"])
+        while not (folder / "raising").exists():
+            time.sleep(0.01)
+        time.sleep(0.3)
+        raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:4711")
     if what == "raise":
         raise ValueError(f"bad sample {step}")
     if what == "kill":
@@ -90,7 +110,13 @@ def misbehave(what: str) -> None:
         page[Slot.PHASE] = Phase.CHECKPOINT
         time.sleep(6)
         page[Slot.PHASE] = Phase.BETWEEN
-    if what in {"deaf", "hang", "evaluate"}:
+    if what == "answer with an exit code":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if what == "answer with an exception":
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if what == "answer with an error":
+        signal.signal(signal.SIGTERM, told_to_end)
+    if what in {"deaf", "hang", "evaluate"} or what.startswith("answer"):
         print(what, flush=True)
         if "state" in plan:
             (Path(plan["state"]) / what).touch()

@@ -21,7 +21,7 @@ from ddpjob_trainer.files import Files, agent_file, command_error_file
 from ddpjob_trainer.launcher.cause import is_failure
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
-from ddpjob_trainer.launcher.ending import end_of, not_started
+from ddpjob_trainer.launcher.ending import end_of, foretold, not_started
 from ddpjob_trainer.launcher.environment import TETHER_WORDS, command_line, worker_env
 from ddpjob_trainer.launcher.examination import Examination
 from ddpjob_trainer.launcher.oom import OomCounter
@@ -33,6 +33,7 @@ from ddpjob_trainer.launcher.standby import Standby
 from ddpjob_trainer.launcher.timing import (
     AGENT_SECONDS,
     KILL_SECONDS,
+    LAST_WORDS_SECONDS,
     ORPHAN_LOOK_SECONDS,
     ORPHAN_LOOKS,
 )
@@ -262,6 +263,12 @@ class Crew:
         return tuple(worker.exit for worker in self.workers if worker.exit is not None)
 
     @property
+    def failures(self) -> tuple[WorkerExit, ...]:
+        """Ends that must end the generation, also those that are only written yet."""
+        known = (worker.exit or worker.foretold for worker in self.workers)
+        return tuple(item for item in known if item is not None and self.failed(item))
+
+    @property
     def succeeded(self) -> bool:
         """All ended with 0 by themselves."""
         return len(self.exits) == len(self.workers) and all(
@@ -341,6 +348,28 @@ class Crew:
             oom=self._oom,
         )
         self._ended(worker, item)
+
+    @property
+    def overdue_at(self) -> float | None:
+        """When the first of those that have written their failure, and are still there, should have ended.
+
+        Ranks below a `command` are its launcher's to wait for.
+        """
+        wrote = [worker.page[Slot.ERROR_AT] for worker in self.workers if worker.may_be_slow]
+        return min(wrote) + LAST_WORDS_SECONDS if wrote else None
+
+    def hear(self, now: float) -> tuple[WorkerExit, ...]:
+        """The failures of those that should have ended; each is told once."""
+        slow = [worker for worker in self.workers if worker.may_be_slow]
+        due = [worker for worker in slow if worker.page[Slot.ERROR_AT] + LAST_WORDS_SECONDS <= now]
+        for worker in due:
+            worker.foretold = foretold(worker)
+        return tuple(item for worker in due if (item := worker.foretold) and self.failed(item))
+
+    def was_heard(self, rank: int) -> bool:
+        """Whether the failure of a rank was told before its end."""
+        told = (worker.foretold for worker in self.workers if worker.rank == rank)
+        return any(item is not None and self.failed(item) for item in told)
 
     def _ended(self, worker: Worker, item: WorkerExit) -> None:
         worker.exit = item

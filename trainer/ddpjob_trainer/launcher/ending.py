@@ -7,6 +7,7 @@ Why apart: the crew knows that a worker has ended, and what that means is a ques
 import os
 import signal
 
+from ddpjob_api.page import Slot
 from ddpjob_api.report import Cause, WorkerExit
 from ddpjob_trainer.cgroup import lowest_limit
 from ddpjob_trainer.launcher import autopsy
@@ -47,6 +48,18 @@ def end_of(
         page=worker.page,
         error=read_error(worker.files.error) if returncode or signal.SIGTERM in worker.signals else None,
         circumstances=circumstances,
+    )
+
+
+def foretold(worker: Worker) -> WorkerExit:
+    """The end of a worker that has written it and is still there."""
+    error = read_error(worker.files.error)
+    return worker_exit(
+        rank=worker.rank,
+        returncode=error.exit_code if error is not None else int(worker.page[Slot.EXIT_CODE]),
+        page=worker.page,
+        error=error,
+        circumstances=Circumstances(),
     )
 
 

@@ -43,6 +43,7 @@ from ddpjob_trainer.launcher.timing import (
     PAUSE_SETTLE_SECONDS,
     SUMS_RANKS_PER_SECOND,
     SUMS_SECONDS,
+    TICK_SECONDS,
 )
 from ddpjob_trainer.launcher.view import View
 from ddpjob_trainer.launcher.watchdog import Watchdog, patient_step, waits
@@ -180,7 +181,7 @@ class Foreman:
     def repeat_failures(self) -> None:
         """Say again what may have been lost with the last connection; the coordinator hears each rank once."""
         crew = self.crew
-        failed = tuple(item for item in crew.exits if crew.failed(item)) if crew is not None else ()
+        failed = crew.failures if crew is not None else ()
         if crew is not None and failed and not crew.stopping:
             self._send(Failed(generation=crew.generation, exits=failed))
         if crew is not None and not crew.stopping and self._hung_said == crew.generation:
@@ -215,14 +216,28 @@ class Foreman:
     def _worker_ended(self, crew: Crew, item: WorkerExit) -> None:
         if crew is not self.crew or crew.stopping:
             return
-        memory = self._memory
         if crew.failed(item):
-            if item.cause is Cause.OWN and memory.last_failure is None:
-                of = memory.hello("", "", running=True)
-                memory.last_failure = failure_of(item, of, generation=crew.generation, at=wall())
-            self._send(Failed(generation=crew.generation, exits=(item,)))
+            if not crew.was_heard(item.rank):
+                self._say_failed(crew, item)
         elif crew.succeeded or crew.stopped_on_request:
             self._keep(self._crew_over(crew))
+
+    def _say_failed(self, crew: Crew, item: WorkerExit) -> None:
+        memory = self._memory
+        if item.cause is Cause.OWN and memory.last_failure is None:
+            of = memory.hello("", "", running=True)
+            memory.last_failure = failure_of(item, of, generation=crew.generation, at=wall())
+        self._send(Failed(generation=crew.generation, exits=(item,)))
+
+    def _hear(self, crew: Crew) -> None:
+        """Tell of workers that have written their failure and do not end."""
+        if crew is not self.crew or crew.stopping:
+            return
+        for item in crew.hear(asyncio.get_running_loop().time() + TICK_SECONDS):
+            self._sink.say(
+                f"rank {item.rank} has failed and does not end: a thread or an exit handler holds it"
+            )
+            self._say_failed(crew, item)
 
     async def _crew_over(self, crew: Crew, *, post_mortem: bool = False) -> None:
         """All workers have ended by themselves."""
@@ -244,9 +259,14 @@ class Foreman:
             self._report_stopped(crew)
 
     def watch(self, now: float) -> None:
-        """Tell the coordinator once of a rank that makes no progress."""
+        """Tell the coordinator once of a rank that has failed and does not end, or makes no progress."""
         crew = self.crew
-        if crew is None or crew.stopping or self._hung_said == crew.generation:
+        if crew is None or crew.stopping:
+            return
+        overdue_at = crew.overdue_at
+        if overdue_at is not None:
+            asyncio.get_running_loop().call_at(max(overdue_at, now), self._hear, crew)
+        if self._hung_said == crew.generation:
             return
         if now >= self._began + max(self._limit, HEALTHY_SECONDS):
             self._say_unseen(crew)

@@ -35,6 +35,8 @@ class Worker:
     signals: dict[int, float] = field(default_factory=dict)
     """What we sent it, and when first, by the monotonic clock."""
     exit: WorkerExit | None = None
+    foretold: WorkerExit | None = None
+    """The failure it has written, where it takes long to end."""
 
     def is_sent(self, number: int) -> None:
         """Remember a signal, right before it is sent: what it leads to comes after."""
@@ -43,6 +45,11 @@ class Worker:
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.returncode is None
+
+    @property
+    def may_be_slow(self) -> bool:
+        """Whether it has written how it fails, lives, and nobody was told yet."""
+        return self.alive and not self.nested and self.foretold is None and self.page[Slot.ERROR_AT] > 0
 
     @property
     def ranks(self) -> tuple[Rank, ...]:

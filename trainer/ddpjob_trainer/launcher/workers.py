@@ -49,7 +49,7 @@ class Worker:
     @property
     def may_be_slow(self) -> bool:
         """Whether it has written how it fails, lives, and nobody was told yet."""
-        return self.alive and not self.nested and self.foretold is None and self.page[Slot.ERROR_AT] > 0
+        return self.alive and self.agent is None and self.foretold is None and self.page[Slot.ERROR_AT] > 0
 
     @property
     def ranks(self) -> tuple[Rank, ...]:

@@ -73,7 +73,7 @@ def test_a_launchers_line_has_its_node_and_what_every_rank_repeats_is_left_out()
     with View(stream, title="job", on_gone=lambda: None) as view:
         view.line(1, "[ddpjob] node 1 joined")
         view.line(1, "[rank 1] [ddpjob] override bucketCapMB: script 50, resource 1 (x.py:1)")
-        view.line(0, "[ddpjob] failed after 1 restart: rank 1 of node 1: ValueError: bad")
+        view.line(0, "[ddpjob] failed after 1 restart: rank 1 (node 1): ValueError: bad")
         view.line(1, "[ddpjob] done: all workers of 2 nodes ended with 0")
         view.line(1, "[rank 1] [not markup] \x1b[31mred\x1b[0m")
     assert stream.getvalue() == "[node 1] node 1 joined\n[rank 1] [not markup] red\n"

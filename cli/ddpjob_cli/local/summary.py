@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddpjob_api.blame import last_words
 from ddpjob_api.codec import render
 from ddpjob_api.conditions import Reason
 from ddpjob_api.efficiency import Efficiency
@@ -59,7 +60,7 @@ class Summary:
             return [*self.time_line(), f"stopped: {self.facts()}"]
         if self.outcome is Outcome.REFUSED:
             failure = self.last_failure
-            said = words.message(failure) if failure else self.message
+            said = last_words(failure) if failure else self.message
             return [f"refused: {said.removeprefix('Refused: ')}"]
         if self.outcome is None:
             return [f"killed: {self.facts()}"]

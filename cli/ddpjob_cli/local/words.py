@@ -6,6 +6,7 @@ Why apart: pure functions of typed values, the same words on a terminal, in a lo
 import math
 from collections.abc import Iterable, Sequence
 
+from ddpjob_api.blame import what
 from ddpjob_api.codec import Shape, shapes
 from ddpjob_api.goodput import Times, Use
 from ddpjob_api.report import Failure, InEffect, JobReport, Override, RunState
@@ -81,19 +82,8 @@ def listed(values: Iterable[int]) -> str:
 
 
 def blame(failure: Failure) -> str:
-    """`rank 1 (node 1): ValueError: bad sample 17 (train.py:31), exit code 1`."""
-    text = message(failure)
-    place = f" ({failure.location})" if failure.location and failure.location not in text else ""
-    end = ""
-    if failure.signal:
-        end = "" if failure.signal in text else f", died of {failure.signal}"
-    elif failure.exit_code is not None:
-        end = f", exit code {failure.exit_code}"
-    step = f" at step {failure.step}" if failure.step else ""
-    also = (
-        f" (also rank{'s' if len(failure.also) > 1 else ''} {listed(failure.also)})" if failure.also else ""
-    )
-    return f"{culprit(failure)}{text}{place}{end}{step}{also}"
+    """`rank 1 (node 1): ValueError: bad sample 17 (train.py:31), exit code 1`; its pod stands beside it, where it has one."""
+    return f"{culprit(failure)}{what(failure)}"
 
 
 def culprit(failure: Failure) -> str:
@@ -101,13 +91,6 @@ def culprit(failure: Failure) -> str:
     if failure.rank is None:
         return f"{node}: " if node else ""
     return f"rank {failure.rank} ({node}): " if node else f"rank {failure.rank}: "
-
-
-def message(failure: Failure) -> str:
-    """Its own words, else what killed it, else the reason."""
-    if failure.message:
-        return failure.message
-    return f"died of {failure.signal}" if failure.signal else failure.reason.value
 
 
 def plain(value: object) -> str:

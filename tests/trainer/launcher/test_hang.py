@@ -27,19 +27,19 @@ RUN_SECONDS = 60
 RECOVERY = {"gracePeriodSeconds": 10, "progressTimeoutSeconds": 2}
 
 HANGS = [
-    ("hang", {"together": 60}, "rank 1 of node 1 (test-1)", "no step for", "in misbehave after step 2"),
+    ("hang", {"together": 60}, "rank 1 (pod test-1)", "no step for", "in misbehave after step 2"),
     (
         "stop",
         {"together": 60},
-        "rank 1 of node 1 (test-1)",
+        "rank 1 (pod test-1)",
         "no step for",
         "its process is stopped (SIGSTOP)",
     ),
-    ("stop", {"together": 1}, "rank 1 of node 1 (test-1)", "Timed out waiting", "its process is stopped"),
+    ("stop", {"together": 1}, "rank 1 (pod test-1)", "Timed out waiting", "its process is stopped"),
     pytest.param(
         "hang",
         {"together": 1},
-        "rank 1 of node 1 (test-1)",
+        "rank 1 (pod test-1)",
         "Timed out waiting",
         "in misbehave after step 2",
         marks=pytest.mark.slow,

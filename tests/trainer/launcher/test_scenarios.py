@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,7 +76,9 @@ def test_kill_minus_nine_of_a_worker_is_its_own_failure(job: MakeJob) -> None:
     run = job(2, script(100, faults={"1": {"1": "kill"}}), recovery=RECOVERY)
     launchers = run.launch_all()
     assert [each.code() for each in launchers] == [0, 0]
-    assert "rank 1 of node 1 (test-1): died of SIGKILL; restart 1 of 3" in launchers[0].output
+    assert re.search(
+        r"rank 1 \(pod test-1\): died of SIGKILL at step \d+; restart 1 of 3", launchers[0].output
+    )
 
 
 def test_the_third_failure_ends_the_job_with_the_programs_own_code_on_its_node_alone(job: MakeJob) -> None:
@@ -87,7 +90,7 @@ def test_the_third_failure_ends_the_job_with_the_programs_own_code_on_its_node_a
         assert each.message.outcome is Outcome.FAILED
         assert each.message.failure is not None
         assert (each.message.failure.rank, each.message.failure.exit_code) == (0, 7)
-    assert "rank 0 of node 0" in second.message.message
+    assert "rank 0 (pod test-0): SystemExit: 7 (" in second.message.message
 
 
 def test_two_ranks_that_fail_at_once_are_one_incident_and_both_are_named(job: MakeJob) -> None:
@@ -230,7 +233,7 @@ def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(job: MakeJob,
     launchers = run.launch_all()
     assert [each.code() for each in launchers] == [0, 0]
     assert "1 worker did not end within 1.0 s of SIGTERM: killed" in launchers[0].output
-    assert "rank 1 of node 1 (test-1): ValueError" in launchers[0].output
+    assert "rank 1 (pod test-1): ValueError" in launchers[0].output
 
 
 def test_what_a_worker_left_running_ends_with_its_generation(job: MakeJob) -> None:

@@ -1,9 +1,10 @@
-"""How launchers, failures and verdicts are called in logs and messages.
+"""How launchers and verdicts are called in logs and messages; a failure is `ddpjob_api.blame`.
 
-Why apart: the same failure reads the same in the coordinator's log, the termination message and `ddpjob run`.
+Why apart: the same end reads the same in the coordinator's log, the termination message and `ddpjob run`.
 Must not: hold a fact that is not in its arguments.
 """
 
+from ddpjob_api.blame import blame
 from ddpjob_api.messages import Finish, Hello
 from ddpjob_api.report import Cause, Failure, Outcome
 from ddpjob_trainer.launcher.halt import Charge
@@ -17,25 +18,6 @@ def who(hello: Hello) -> str:
     """`node 1 (digits-1-r2 on worker-a)`."""
     place = " on ".join(part for part in (hello.pod, hello.host_node) if part)
     return f"node {hello.node}" + (f" ({place})" if place else "")
-
-
-def blame(failure: Failure | None) -> str:
-    """`rank 1 of node 1 (digits-1 on worker-a): ValueError: bad sample 17 (train.py:20)`."""
-    if failure is None:
-        return "no failure is known"
-    if failure.node is None:
-        return failure.message
-    name = (
-        f"rank {failure.rank} of node {failure.node}" if failure.rank is not None else f"node {failure.node}"
-    )
-    place = " on ".join(part for part in (failure.pod, failure.host_node) if part)
-    where = f" ({failure.location})" if failure.location else ""
-    also = (
-        f"; also rank{'s' if len(failure.also) > 1 else ''} {', '.join(map(str, failure.also))}"
-        if failure.also
-        else ""
-    )
-    return f"{name}{f' ({place})' if place else ''}: {failure.message}{where}{also}"
 
 
 def ended(generation: int, failure: Failure | None, charge: Charge, ledger: Ledger) -> str:
@@ -62,16 +44,17 @@ def ended(generation: int, failure: Failure | None, charge: Charge, ledger: Ledg
 def outcome(finish: Finish, nodes: int) -> str:
     """How the job ended, for `kubectl describe` and the log."""
     failure = finish.failure
+    cause = blame(failure) if failure is not None else "no failure is known"
     match finish.outcome:
         case Outcome.DONE:
             return f"done: all workers of {nodes} node{'s' if nodes > 1 else ''} ended with 0"
         case Outcome.STOPPED:
-            return "stopped on request" + (f" after {blame(failure)}" if failure else "")
+            return "stopped on request" + (f" after {cause}" if failure else "")
         case Outcome.REFUSED:
-            return f"the configuration was refused: {blame(failure)}"
+            return f"the configuration was refused: {cause}"
         case Outcome.FAILED:
             after = f" after {finish.restarts} restart{'' if finish.restarts == 1 else 's'}"
-            return f"failed{after if finish.restarts else ''}: {blame(failure)}"
+            return f"failed{after if finish.restarts else ''}: {cause}"
 
 
 def in_bytes(count: float) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from ddpjob_api.blame import blame
 from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.efficiency import LOW_EFFICIENCY, STRAGGLER, Efficiency
 from ddpjob_api.spec import API_VERSION, KIND
@@ -76,13 +77,9 @@ def between(old: Status, new: Status) -> list[Event]:
     if (
         failure is not None
         and failure != old.last_failure
-        and not any(failure.message in e.message for e in told)
+        and not any(blame(failure) in event.message for event in told)
     ):
-        told.append(
-            Event(
-                type="Warning", reason=failure.reason.value, message=failure.message or failure.reason.value
-            )
-        )
+        told.append(Event(type="Warning", reason=failure.reason.value, message=blame(failure)))
     return told
 
 

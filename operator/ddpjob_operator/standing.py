@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ddpjob_api import rules
+from ddpjob_api.blame import blame
 from ddpjob_api.codec import dotted
 from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.plan import plan
@@ -88,7 +89,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     failure = status.last_failure
     if not runs and was:
         reason = failure.reason if failure else Reason.DISRUPTED
-        words = failure.message if failure else "ranks are starting again"
+        words = blame(failure) if failure else "ranks are starting again"
         back_off = seen.report.back_off if seen.report is not None else None
         if back_off:
             words = f"{words}; the next try waits {back_off:.0f} s, because no step was made since the last"
@@ -96,7 +97,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     elif runs and old.condition(Condition.RESTARTING) is not None:
         put(Condition.RESTARTING, False, Reason.TRAINING, RUNS)
     if not runs and failure is not None and is_hung(status, failure, seen.report, was=was):
-        put(Condition.HUNG, True, Reason.NO_PROGRESS, failure.message)
+        put(Condition.HUNG, True, Reason.NO_PROGRESS, blame(failure))
     elif old.condition(Condition.HUNG) is not None:
         put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
     return status

@@ -7,6 +7,7 @@ clock), and each is one function of what was observed. Must not: change a status
 from dataclasses import dataclass
 from datetime import datetime
 
+from ddpjob_api.blame import blame
 from ddpjob_api.conditions import FAILURES, Condition, Reason
 from ddpjob_api.report import Failure, JobReport, Outcome, RunState, TerminationMessage
 from ddpjob_api.spec import Spec
@@ -52,9 +53,9 @@ def ending(pods: tuple[PodView, ...], spec: Spec | None) -> Verdict | None:
         if report is None or accounted(pod, pods) or spec is None:
             continue
         failure = report.failure
-        words = report.message or (failure.message if failure else "")
-        if failure and failure.message and failure.message not in words:
-            words = f"{failure.message}; {words}" if words else failure.message
+        words = report.message
+        if failure and blame(failure) not in words:
+            words = f"{blame(failure)}; {words}" if words else blame(failure)
         if report.outcome is Outcome.REFUSED:
             return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
         if report.outcome is Outcome.FAILED:
@@ -69,7 +70,7 @@ def announced(report: JobReport | None, spec: Spec | None) -> Verdict | None:
     """
     if report is None or spec is None or report.state is not RunState.FINISHED:
         return None
-    words = report.last_failure.message if report.last_failure else "the coordinator has ended the job"
+    words = blame(report.last_failure) if report.last_failure else "the coordinator has ended the job"
     if report.outcome is Outcome.REFUSED:
         return Verdict(condition=Condition.FAILED, reason=Reason.CONFIGURATION_REFUSED, message=words)
     return failed(report, report.last_failure, spec, words) if report.outcome is Outcome.FAILED else None
@@ -91,7 +92,7 @@ def failed(
 
 def overspent(status: Status, spec: Spec, *, now: datetime) -> Verdict | None:
     """Budgets and the clock."""
-    why = f" The last: {status.last_failure.message}" if status.last_failure else ""
+    why = f" The last: {blame(status.last_failure)}" if status.last_failure else ""
     limits = spec.recovery
     if status.restarts > limits.max_restarts:
         message = f"restarted {limits.max_restarts} times, which recovery.maxRestarts allows, and failed again.{why}"

@@ -35,7 +35,8 @@ def test_a_hang_is_found_and_its_rank_named(
         incident.kept(0, 1)
         assert failure["reason"] == "NoProgress"
         assert failure["rank"] == 1
-        assert any(event.startswith("NoProgress") for event in training.job.events())
+        who = f"NoProgress: rank 1 (pod {failure['pod']} on node {failure['hostNode']}): "
+        assert any(event.startswith(who) for event in training.job.events()), training.job.events()
 
 
 def test_the_same_failure_at_the_same_step_again_and_again_ends_the_job(

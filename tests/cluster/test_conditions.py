@@ -102,7 +102,9 @@ def test_a_failing_script_names_rank_exception_and_place(installation: Installat
     assert failure["hostNode"] in installation.cluster.nodes
     assert "also" not in failure or failure["also"] == []
     assert found["status"]["restarts"] == 1
-    assert any("bad sample 17" in event for event in job.events())
+    who = f"rank 1 (pod sample-1 on node {failure['hostNode']}): ValueError: bad sample 17"
+    told = [event for event in job.events() if f"{who} ({failure['location']}), exit code 1" in event]
+    assert any(event.startswith("MaxRestartsExceeded: ") for event in told), job.events()
     job.delete()
 
 

@@ -227,6 +227,7 @@ HANG = Failure(
     generation=1,
     message="no step for 31 s: rank 1 …",
 )
+HANG_SENTENCE = f"rank 1 (node 1): {HANG.message}"
 
 
 async def hung_once() -> World:
@@ -248,9 +249,9 @@ async def test_a_hang_is_a_condition_while_the_ranks_start_again() -> None:
         world.api.change("pods", "ns", name, lambda body: running(body, ready=False))
     await world.say(state=RunState.WAITING, restarts=1, last_failure=HANG, hung=True, back_off=4.2)
     assert world.condition("Hung") == world.condition("Restarting") == ("True", "NoProgress")
-    assert world.message("Hung") == HANG.message
+    assert world.message("Hung") == HANG_SENTENCE
     advice = "; the next try waits 4 s, because no step was made since the last"
-    assert world.message("Restarting") == HANG.message + advice
+    assert world.message("Restarting") == HANG_SENTENCE + advice
     await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
     assert world.condition("Hung") == world.condition("Restarting") == ("False", "Training")
     assert sum("NoProgress: " in event for event in world.events()) == 2, "one of each condition"
@@ -287,7 +288,7 @@ async def test_a_second_hang_is_told_in_its_own_words() -> None:
     assert world.condition("Hung") == ("False", "Training"), "its verdict is not there yet"
     await world.say(state=RunState.WAITING, generation=2, restarts=2, last_failure=second, hung=True)
     assert world.condition("Hung") == ("True", "NoProgress")
-    assert world.message("Hung") == second.message
+    assert world.message("Hung") == f"rank 1 (node 1): {second.message}"
 
 
 async def test_a_hang_between_two_polls_is_in_the_last_failure_and_told_once() -> None:
@@ -297,4 +298,4 @@ async def test_a_hang_between_two_polls_is_in_the_last_failure_and_told_once() -
         await world.say(state=RunState.RUNNING, generation=2, restarts=1, last_failure=HANG)
     assert world.condition("Running") == ("True", "Training")
     assert world.status["lastFailure"]["reason"] == "NoProgress"
-    assert [event for event in world.events() if "no step for" in event] == [f"NoProgress: {HANG.message}"]
+    assert [event for event in world.events() if "no step for" in event] == [f"NoProgress: {HANG_SENTENCE}"]

@@ -4,18 +4,35 @@ import pytest
 from tests.operator.fake_api import last_words, terminated
 from tests.operator.world import started
 
+from ddpjob_api.codec import render
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, Outcome, RunState
+
+RAISED = Failure(
+    reason=Reason.PROGRAM_FAILED,
+    rank=1,
+    node=1,
+    pod="train-1",
+    host_node="node-1",
+    exit_code=7,
+    message="ValueError: bad sample 17",
+    location="train.py:20",
+    step=16,
+    generation=1,
+)
+SENTENCE = (
+    "rank 1 (pod train-1 on node node-1): ValueError: bad sample 17 (train.py:20), exit code 7 at step 16"
+)
 
 
 async def test_a_verdict_of_the_coordinator_stands_though_no_pod_had_time_for_last_words() -> None:
     world = await started(recovery={"maxRestarts": 0})
-    failure = Failure(reason=Reason.PROGRAM_FAILED, rank=1, node=1, message="ValueError: bad sample 17")
-    await world.say(
-        state=RunState.FINISHED, outcome=Outcome.FAILED, last_failure=failure, failures=(failure,)
-    )
+    await world.say(state=RunState.FINISHED, outcome=Outcome.FAILED, last_failure=RAISED, failures=(RAISED,))
     assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
-    assert "bad sample 17" in world.message("Failed")
+    assert world.message("Failed") == SENTENCE
+    assert [event for event in world.events() if "ValueError" in event] == [
+        f"MaxRestartsExceeded: {SENTENCE}"
+    ]
     assert sorted(world.live()) == [0, 1], "they end by themselves"
     for name in list(world.live().values()):
         await world.end(name, terminated(137))
@@ -64,28 +81,39 @@ async def test_a_launchers_verdict_fails_the_job_in_the_programs_words(
     outcome: str, words: dict[str, int], reason: str
 ) -> None:
     world = await started()
-    failed = {
-        "reason": "ProgramFailed",
-        "rank": 1,
-        "node": 1,
-        "pod": "train-1",
-        "exitCode": 7,
-        "message": "ValueError: bad sample 17",
-    }
     for name, index in (("train-1", 1), ("train-0", 0)):
         await world.end(
             name,
             terminated(
                 7,
-                message=last_words(outcome, 7, index, failure=failed, message="generation 4 failed", **words),
+                message=last_words(
+                    outcome, 7, index, failure=render(RAISED), message="generation 4 failed", **words
+                ),
             ),
         )
     assert world.condition("Failed") == ("True", reason)
-    assert "ValueError: bad sample 17" in world.message("Failed")
+    assert world.message("Failed") == f"{SENTENCE}; generation 4 failed"
     assert world.status["lastFailure"]["exitCode"] == 7
     assert world.status["restarts"] == (3 if reason == "MaxRestartsExceeded" else 0)
     assert world.live() == {}
-    assert any("bad sample 17" in event for event in world.events())
+    told = [event for event in world.events() if "bad sample 17" in event]
+    assert told == [f"{reason}: {SENTENCE}; generation 4 failed"]
+
+
+async def test_a_launchers_sentence_about_the_failure_is_not_said_twice() -> None:
+    world = await started()
+    words = last_words("Failed", 7, 1, failure=render(RAISED), message=f"failed after 3 restarts: {SENTENCE}")
+    await world.end("train-1", terminated(7, message=words))
+    assert world.message("Failed") == f"failed after 3 restarts: {SENTENCE}"
+    assert sum("bad sample 17" in event for event in world.events()) == 1
+
+
+async def test_a_job_that_spent_its_restarts_names_the_last_failure() -> None:
+    world = await started(recovery={"maxRestarts": 1})
+    await world.say(state=RunState.RUNNING, restarts=2, last_failure=RAISED, failures=(RAISED,))
+    assert world.condition("Failed") == ("True", "MaxRestartsExceeded")
+    assert world.message("Failed").endswith(f"and failed again. The last: {SENTENCE}")
+    assert any(event.endswith(f"The last: {SENTENCE}") for event in world.events())
 
 
 async def test_the_budget_of_restarts_is_the_operators_to_keep_when_launchers_die() -> None:

@@ -1,7 +1,11 @@
 """What is counted as a restart or a disruption, once, and what is made again."""
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from tests.operator.fake_api import last_words, terminated
-from tests.operator.world import started
+from tests.operator.world import running, started
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, RunState
@@ -194,3 +198,65 @@ async def test_a_launcher_that_fails_at_once_is_not_made_again_in_a_tight_loop()
     assert list(world.live()) == [0]
     await world.passes(10)
     assert list(world.live()) == [0, 1]
+
+
+RANK_1: dict[str, Any] = {
+    "rank": 1,
+    "node": 1,
+    "pod": "train-1",
+    "host_node": "node-1",
+    "step": 16,
+    "generation": 1,
+}
+TOLD = [
+    (
+        Failure(
+            reason=Reason.PROGRAM_FAILED, message="ValueError: bad sample 17", location="train.py:20", exit_code=1, **RANK_1
+        ),
+        "ProgramFailed: rank 1 (pod train-1 on node node-1): ValueError: bad sample 17 (train.py:20), exit code 1 at step 16",
+    ),
+    (
+        Failure(reason=Reason.KILLED, message="died of SIGSEGV", signal="SIGSEGV", exit_code=139, **RANK_1),
+        "Killed: rank 1 (pod train-1 on node node-1): died of SIGSEGV at step 16",
+    ),
+    (
+        Failure(reason=Reason.NO_PROGRESS, message="no step for 60 s: …", location="train.py:20", exit_code=87, **RANK_1),
+        "NoProgress: rank 1 (pod train-1 on node node-1): no step for 60 s: … (train.py:20) at step 16",
+    ),
+    (
+        Failure(reason=Reason.POD_LOST, node=1, pod="train-1", message="the launcher of node 1 on node-1 is gone"),
+        "PodLost: pod train-1: the launcher of node 1 on node-1 is gone",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("failure", "event"), TOLD, ids=[failure.reason.value for failure, _ in TOLD])
+@pytest.mark.parametrize("seen", ["while the ranks start again", "when they run again"])
+async def test_an_incident_is_told_with_rank_pod_place_and_step(
+    failure: Failure, event: str, seen: str
+) -> None:
+    world = await started()
+    await world.say(state=RunState.RUNNING)
+    lost = failure.reason is Reason.POD_LOST
+    counts: dict[str, Any] = {"restarts": int(not lost), "disruptions": int(lost), "generation": 2}
+    more = {**counts, "last_failure": failure, "failures": (failure,)}
+    if seen == "while the ranks start again":
+        for name in world.live().values():
+            world.api.change("pods", "ns", name, lambda body: running(body, ready=False))
+        await world.say(state=RunState.WAITING, back_off=4.2, **more)
+        assert world.condition("Restarting") == ("True", failure.reason.value)
+    else:
+        await world.say(state=RunState.RUNNING, **more)
+    reason = failure.reason.value
+    told = [text for text in world.events() if text.startswith(f"{reason}: ")]
+    assert told and all(text.startswith(event) for text in told), world.events()
+    assert world.status["lastFailure"]["message"] == failure.message, "the program's own words alone"
+
+
+async def test_of_a_long_failure_the_event_keeps_rank_pod_place_and_step() -> None:
+    world = await started()
+    long = replace(TOLD[0][0], message=f"ValueError: {'x' * 1000}")
+    await world.say(state=RunState.RUNNING, restarts=1, generation=2, last_failure=long, failures=(long,))
+    (event,) = [text for text in world.events() if "ValueError" in text]
+    assert event.startswith("ProgramFailed: rank 1 (pod train-1 on node node-1): ValueError: xxx")
+    assert event.endswith("xxx… (train.py:20), exit code 1 at step 16")

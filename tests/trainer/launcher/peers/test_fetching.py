@@ -17,7 +17,8 @@ from ddpjob_trainer.fence import Fence, Fenced
 from ddpjob_trainer.launcher.peers import taker
 from ddpjob_trainer.launcher.peers.channel import Broken, Channel
 from ddpjob_trainer.launcher.peers.giver import Giver
-from ddpjob_trainer.launcher.peers.shelf import OWN, Cancelled, NotHere, Shelf, computed
+from ddpjob_trainer.launcher.peers.items import OWN, NotHere, computed, open_file
+from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf
 from ddpjob_trainer.launcher.peers.taker import Address, NoRoom, Source, Watch, entries, take_step
 
 TOKEN = b"the token of this job"
@@ -264,7 +265,7 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, place: str, name
     (item / "out").symlink_to(tmp_path)
     os.mkfifo(item / "fifo")
     with pytest.raises(NotHere):
-        Shelf(folder=tmp_path / "a").open_file(place, name, inside)
+        open_file(Shelf(folder=tmp_path / "a"), place, name, inside)
 
 
 FINE = {"size": 1, "sha256": "00", "mtime_ns": 1}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddpjob_trainer.launcher.peers.giver import Giver
+from ddpjob_trainer.launcher.peers.items import KEPT_FOLDER, OWN, NotHere
 from ddpjob_trainer.launcher.peers.merging import keep, merge
-from ddpjob_trainer.launcher.peers.shelf import KEPT_FOLDER, OWN, NotHere, Shelf
+from ddpjob_trainer.launcher.peers.shelf import Shelf
 from ddpjob_trainer.launcher.peers.taker import Address, Source, Watch
 from ddpjob_trainer.launcher.peers.trees import Item, Stamp, Tree, lacking, read_document
 

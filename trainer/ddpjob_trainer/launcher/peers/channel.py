@@ -20,7 +20,7 @@ GREETING = b"DDPJOB-PEER 1\n"
 NONCE_BYTES = 16
 SEAL_BYTES = hashlib.sha256().digest_size
 MAX_MESSAGE_BYTES = 8 << 20
-"""A manifest of `shelf.MAX_FILES` files fits."""
+"""A manifest of `items.MAX_FILES` files fits."""
 LENGTH = struct.Struct(">I")
 GIVER, TAKER = b"giver", b"taker"
 

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ddpjob_trainer.launcher.peers.channel import Broken, Channel
-from ddpjob_trainer.launcher.peers.shelf import NotHere, Shelf, entry_of
+from ddpjob_trainer.launcher.peers.items import NotHere, entry_of, manifest_of, open_file, path_of
+from ddpjob_trainer.launcher.peers.shelf import Shelf
 from ddpjob_trainer.launcher.peers.trees import Tree
 
 MAX_TAKERS = 32
@@ -90,16 +91,16 @@ class Giver:
                 case "list":
                     channel.send({"items": Tree.of(self.shelf).document()})
                 case "manifest":
-                    files = self.shelf.manifest(place, name)
+                    files = manifest_of(self.shelf, place, name)
                     channel.send({"files": {inside: asdict(entry) for inside, entry in files.items()}})
                 case "entry":
                     inside = str(request.get("inside"))
-                    descriptor = self.shelf.open_file(place, name, inside)
+                    descriptor = open_file(self.shelf, place, name, inside)
                     os.close(descriptor)
-                    entry = entry_of(self.shelf.item(place, name) / inside)
+                    entry = entry_of(path_of(self.shelf, place, name) / inside)
                     channel.send({"files": {inside: asdict(entry)}})
                 case "file":
-                    descriptor = self.shelf.open_file(place, name, str(request.get("inside")))
+                    descriptor = open_file(self.shelf, place, name, str(request.get("inside")))
                     try:
                         self._send_file(channel, descriptor, int(request.get("offset") or 0))
                     finally:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ddpjob_trainer.checkpoint_writing import sync_directory
 from ddpjob_trainer.launcher.peers.channel import Broken
-from ddpjob_trainer.launcher.peers.shelf import KEPT_FOLDER, OWN, Cancelled, NotHere, Shelf, inside_parts
+from ddpjob_trainer.launcher.peers.items import KEPT_FOLDER, OWN, NotHere, inside_parts, path_of
+from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf
 from ddpjob_trainer.launcher.peers.taker import (
     HALF,
     Address,
@@ -100,7 +101,7 @@ def take_item(
         path = beside.joinpath(*inside_parts(inside))
         if number == node:
             watch.source = None
-            copy_of(shelf.item(place, wanted.name).joinpath(*inside_parts(inside)), path)
+            copy_of(path_of(shelf, place, wanted.name).joinpath(*inside_parts(inside)), path)
             continue
         source = sources[number]
         watch.source = number

@@ -21,16 +21,8 @@ from ddpjob_trainer.checkpoint_writing import replace_directory, sync_directory
 from ddpjob_trainer.checkpoints import MANIFEST, read_manifest
 from ddpjob_trainer.fence import Fence
 from ddpjob_trainer.launcher.peers.channel import Broken, Channel
-from ddpjob_trainer.launcher.peers.shelf import (
-    MAX_FILES,
-    OWN,
-    Cancelled,
-    Entry,
-    NotHere,
-    free_bytes,
-    inside_parts,
-    size_of,
-)
+from ddpjob_trainer.launcher.peers.items import MAX_FILES, OWN, Entry, NotHere, inside_parts
+from ddpjob_trainer.launcher.peers.shelf import Cancelled
 from ddpjob_trainer.launcher.words import in_bytes
 
 CHUNK_BYTES = 1 << 20
@@ -336,3 +328,15 @@ def check_room(target: Path, missing_bytes: int, name: str) -> None:
             f"no room for {name} in {target}: {in_bytes(missing_bytes)} are missing and {in_bytes(free)} are free; make "
             "room, or give the node a larger volume"
         )
+
+
+def free_bytes(folder: Path) -> int:
+    """What may still be written there."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def size_of(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0

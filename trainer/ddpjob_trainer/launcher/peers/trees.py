@@ -14,15 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpjob_trainer.launcher.peers.shelf import (
-    KEPT_FOLDER,
-    OWN,
-    NotHere,
-    Shelf,
-    check_name,
-    hidden,
-    plain_files,
-)
+from ddpjob_trainer.launcher.peers.items import KEPT_FOLDER, OWN, NotHere, check_name, hidden, plain_files
+from ddpjob_trainer.launcher.peers.shelf import Shelf
 
 MAX_ITEMS = 256
 """The newest ones; a folder with more of them is somebody's log."""

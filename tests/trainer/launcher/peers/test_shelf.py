@@ -236,7 +236,7 @@ def test_copies_in_memory_are_steps_like_those_on_the_disk_and_looked_for_first(
     assert shelf.named() == {4, 8, 10, 12}
     assert [shelf.holder(step) for step in (4, 8, 10)] == [disk, memory, memory]
     assert shelf.target() == (memory if shared else disk), "a shared folder belongs to its one writer"
-    assert shelf.drop_above(10) == (12,)
+    assert shelf.drop_above(10) == ((12,), [])
     assert shelf.steps() == (4, 8, 10)
 
 

@@ -20,13 +20,20 @@ class Accelerator:
     backend: Backend
     plugin: str | None = None
     """The package that brings the device to torch; None where torch itself does."""
+    build: str = ""
+    """What torch has to be built for where it brings the device itself."""
+
+    @property
+    def package(self) -> str:
+        """What an image needs for the device, in words."""
+        return self.plugin or f"a torch build for {self.build}"
 
 
 ACCELERATORS = (
-    Accelerator(resource="nvidia.com/gpu", device="cuda", backend=Backend.NCCL),
-    Accelerator(resource="amd.com/gpu", device="cuda", backend=Backend.NCCL),
-    Accelerator(resource="gpu.intel.com/i915", device="xpu", backend=Backend.XCCL),
-    Accelerator(resource="gpu.intel.com/xe", device="xpu", backend=Backend.XCCL),
+    Accelerator(resource="nvidia.com/gpu", device="cuda", backend=Backend.NCCL, build="CUDA"),
+    Accelerator(resource="amd.com/gpu", device="cuda", backend=Backend.NCCL, build="ROCm"),
+    Accelerator(resource="gpu.intel.com/i915", device="xpu", backend=Backend.XCCL, build="XPU"),
+    Accelerator(resource="gpu.intel.com/xe", device="xpu", backend=Backend.XCCL, build="XPU"),
     Accelerator(
         resource="habana.ai/gaudi", device="hpu", backend=Backend.HCCL, plugin="habana_frameworks.torch"
     ),
@@ -56,6 +63,11 @@ def accelerator(limits: Mapping[str, str]) -> tuple[Accelerator, int] | None:
             return known, count
     slices = sum(whole(value) for name, value in limits.items() if MIG.match(name))
     return (ACCELERATORS[0], slices) if slices else None
+
+
+def of_resource(name: str | None) -> Accelerator | None:
+    """The accelerator of that resource name; None for a name that is none's."""
+    return next((known for known in ACCELERATORS if known.resource == name), None)
 
 
 def whole(quantity: str | None) -> int:

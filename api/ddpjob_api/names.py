@@ -54,6 +54,8 @@ class WorkerEnv(StrEnum):
     """Path of the memory-mapped page this worker writes."""
     SETTINGS = "DDPJOB_SETTINGS"
     """`spec.ddp` as JSON. `Auto` stays: a script keeps its own backend, our loop takes the accelerator torch sees."""
+    ACCELERATOR = "DDPJOB_ACCELERATOR"
+    """Resource name (`accelerators.ACCELERATORS`) of the accelerator that the pod asks for; absent: none."""
     TASK = "DDPJOB_TASK"
     """`spec.task` as JSON (task mode only)."""
     CHECKPOINT = "DDPJOB_CHECKPOINT"

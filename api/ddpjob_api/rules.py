@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ddpjob_api.accelerators import Accelerator
 from ddpjob_api.codec import Path
 from ddpjob_api.names import is_reserved_env
 from ddpjob_api.nested import contradictions, nested
 from ddpjob_api.plan import Plan, Refused, micro_batch, plan
-from ddpjob_api.spec import NAME_MAX_LENGTH, Backend, DDPJob, GradientCheckpointing, Spec
+from ddpjob_api.spec import NAME_MAX_LENGTH, Backend, DDPJob, GradientCheckpointing, Overrides, Spec
 
 
 class Verdict(StrEnum):
@@ -32,6 +33,10 @@ class Facts:
     plan: Plan
     accelerator_present: bool | None = None
     """At run time: whether torch sees the backend's device."""
+    accelerator_missing: Accelerator | None = None
+    """At run time, with Auto: what resourcesPerNode asks for, where torch sees no such device."""
+    cpu_chosen: bool | None = None
+    """At run time: the program itself names the CPU, or a backend for it."""
     backend_available: bool | None = None
     """At run time: whether torch has the backend, its plugin imported."""
     sync_batch_norm_on_cpu: bool | None = None
@@ -114,7 +119,29 @@ def lacks_device(facts: Facts, *backends: Backend) -> bool:
     return facts.plan.accelerator is None
 
 
+def on_cpu_all_the_same(facts: Facts) -> bool:
+    """Whether a program goes on without the accelerator it asked for: it wants to, or its settings are not ours."""
+    reported = facts.spec.ddp.overrides is Overrides.REPORT and facts.spec.task is None
+    return bool(facts.cpu_chosen) or reported
+
+
 VENDOR_BACKENDS = (Backend.XCCL, Backend.HCCL, Backend.CNCL)
+
+WITHOUT_DEVICE = {
+    "accelerator-not-seen": "resourcesPerNode asks for {resource} and torch sees no {device} device, so the program "
+    "would train on the CPU; install {package} in the image and look at the node's driver, or take it out of "
+    "resourcesPerNode, or set backend: Gloo where the CPU is meant",
+    "accelerator-not-used": "resourcesPerNode asks for {resource} and torch sees no {device} device, so the program "
+    "trains on the CPU; install {package} in the image and look at the node's driver, or take it out of "
+    "resourcesPerNode",
+}
+"""Rows that name the accelerator where it is known."""
+
+ANY_DEVICE = {
+    "resource": "an accelerator",
+    "device": "such",
+    "package": "what brings it to torch (a torch build for it, or its vendor's plugin)",
+}
 
 RULES = (
     Rule(
@@ -331,6 +358,22 @@ RULES = (
         applies=lambda f: f.accelerator_present is None and lacks_device(f, *VENDOR_BACKENDS),
     ),
     Rule(
+        id="accelerator-not-seen",
+        verdict=Verdict.REFUSE,
+        path=("spec", "ddp", "backend"),
+        sentence=WITHOUT_DEVICE["accelerator-not-seen"].format(**ANY_DEVICE),
+        applies=lambda f: f.accelerator_missing is not None and not on_cpu_all_the_same(f),
+        at_run_time=True,
+    ),
+    Rule(
+        id="accelerator-not-used",
+        verdict=Verdict.WARN,
+        path=("spec", "ddp", "backend"),
+        sentence=WITHOUT_DEVICE["accelerator-not-used"].format(**ANY_DEVICE),
+        applies=lambda f: f.accelerator_missing is not None and on_cpu_all_the_same(f),
+        at_run_time=True,
+    ),
+    Rule(
         id="backend-not-available",
         verdict=Verdict.REFUSE,
         path=("spec", "ddp", "backend"),
@@ -472,6 +515,11 @@ def explain(row: Rule, facts: Facts) -> str:
             micro_batch(facts.spec.task.global_batch_size, facts.plan.world_size, facts.plan.accumulation)
         except Refused as refused:
             sentence = str(refused)
+    missing = facts.accelerator_missing
+    if row.id in WITHOUT_DEVICE and missing is not None:
+        sentence = WITHOUT_DEVICE[row.id].format(
+            resource=missing.resource, device=missing.device, package=missing.package
+        )
     if row.id == "command-contradicts":
         sentence = "; ".join(against_command(facts))
     if row.id == "reserved-env":

@@ -98,6 +98,10 @@ running DDP object: `ddpjob run` prints it, and `status.ddp` of the resource has
 Accelerate's `accumulate`, Lightning. A plain script's loop is its own: the value is offered as
 `DDPJOB_GRADIENT_ACCUMULATION_STEPS`, what the script does is observed, and a difference is a warning, because skipping
 another program's optimizer steps trains something else without saying so ([running a script](running-a-script.md)).
+
+With `backend: Auto` a job that asks for an accelerator (`nvidia.com/gpu`, `habana.ai/gaudi` …) is refused (exit 86)
+where torch sees no such device, before its first step; the sentence names the package that the image lacks. A script
+that names Gloo or the CPU itself is warned, and so is any with `overrides: Report`.
 """
 
 TASK_TEXT = """\

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ddpjob_api import parse
-from ddpjob_api.accelerators import accelerator
+from ddpjob_api.accelerators import ACCELERATORS, Accelerator, accelerator, of_resource
 from ddpjob_api.plan import Refused, micro_batch, plan
 from ddpjob_api.rules import RULES, Facts, Verdict, facts_of, judge
 from ddpjob_api.spec import Backend, GradientCheckpointing
@@ -73,6 +73,10 @@ CASES: list[tuple[str, Facts]] = [
     ("nccl-without-gpu", facts({**SCRIPT, "ddp": {"backend": "NCCL"}})),
     ("nccl-without-gpu-seen", facts({**SCRIPT, "ddp": {"backend": "NCCL"}}, accelerator_present=False)),
     ("vendor-backend-without-device", facts({**SCRIPT, "ddp": {"backend": "HCCL"}})),
+    ("accelerator-not-seen", facts(SCRIPT, accelerator_missing=ACCELERATORS[0])),
+    ("accelerator-not-seen", facts({**task(), "ddp": {"overrides": "Report"}}, accelerator_missing=ACCELERATORS[0])),
+    ("accelerator-not-used", facts(SCRIPT, accelerator_missing=ACCELERATORS[0], cpu_chosen=True)),
+    ("accelerator-not-used", facts({**SCRIPT, "ddp": {"overrides": "Report"}}, accelerator_missing=ACCELERATORS[0])),
     ("backend-not-available", facts(SCRIPT, backend_available=False)),
     ("sync-batch-norm-cpu", facts(SCRIPT, sync_batch_norm_on_cpu=True)),
     ("bf16-hook-gloo", facts(SCRIPT, bf16_hook_on_gloo=True)),
@@ -122,6 +126,17 @@ def test_nothing_fires_on_what_is_not_known() -> None:
     assert not run_time & fired(
         facts({**SCRIPT, "nodes": 2, "ddp": {"broadcastBuffers": True, "backend": "NCCL"}})
     )
+
+
+@pytest.mark.parametrize("missing", ACCELERATORS, ids=lambda known: known.resource)
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_missing_accelerator_is_named_with_what_brings_it(missing: Accelerator, chosen: bool) -> None:
+    [finding] = judge(facts(SCRIPT, accelerator_missing=missing, cpu_chosen=chosen))
+    assert finding.verdict is (Verdict.WARN if chosen else Verdict.REFUSE)
+    for words in (missing.resource, f"no {missing.device} device", f"install {missing.package} in the image"):
+        assert words in finding.message
+    assert missing.package.startswith("a torch build for ") or missing.package == missing.plugin
+    assert of_resource(missing.resource) is missing
 
 
 def test_refusals_come_first() -> None:

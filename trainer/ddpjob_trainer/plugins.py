@@ -6,6 +6,7 @@ TORCH_DEVICE_BACKEND_AUTOLOAD=0) does not import them by itself. Must not: impor
 
 import importlib
 import importlib.util
+from typing import Any
 
 from ddpjob_api.accelerators import PLUGINS
 from ddpjob_api.spec import Backend
@@ -26,3 +27,9 @@ def load(*backends: Backend) -> dict[str, str]:
                 # A vendor's start-up code: whatever it raises, the program may not need it.
                 failed[name] = f"{type(error).__name__}: {error}"
     return failed
+
+
+def sees(torch: Any, device: str) -> bool:
+    """Whether torch sees a device of that type."""
+    module = getattr(torch, device, None)
+    return module is not None and bool(module.is_available())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ddpjob_api.accelerators import PLUGINS
+from ddpjob_api.accelerators import PLUGINS, of_resource
 from ddpjob_api.codec import Invalid, load
 from ddpjob_api.exits import Exit
 from ddpjob_api.names import WorkerEnv
@@ -45,6 +45,9 @@ class Worker:
         self.device_time = DeviceTime(page.slots)
         self.settings = settings_in(environment)
         """`spec.ddp`; its backend is Auto where the resource does not name one."""
+
+        self.accelerator = of_resource(environment.get(WorkerEnv.ACCELERATOR))
+        """What the pod asks for; None for a CPU job."""
 
         self.task = task_in(environment)
         """`spec.task`; None in script mode."""

@@ -276,6 +276,24 @@ def test_a_task_is_told_where_its_copies_go_and_they_are_looked_for_there(
         assert (heard.memory_dir, heard.copies, heard.resumes_from_memory) == (folder, copied, copied)
 
 
+@pytest.mark.parametrize("program", [{"script": {"args": ["t.py"]}}, {"command": ["torchrun", "t.py"]}])
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"habana.ai/gaudi": 8}, "habana.ai/gaudi"),
+        ({"nvidia.com/mig-1g.5gb": 1}, "nvidia.com/gpu"),
+        ({"cpu": 4}, None),
+    ],
+)
+def test_a_worker_is_told_which_accelerator_its_pod_asks_for(
+    tmp_path: Path, program: dict[str, Any], limits: dict[str, Any], told: str | None
+) -> None:
+    job = config(tmp_path, {"nodes": 2, **program, "resourcesPerNode": {"limits": limits}})
+    base = {"DDPJOB_ACCELERATOR": "of a launcher further up"}
+    env = worker_env(job, START, local_rank=0, files=Files.of(tmp_path, 3, 2), base=base)
+    assert env.get(WorkerEnv.ACCELERATOR) == told
+
+
 def test_a_command_gets_what_it_needs_to_span_nodes(tmp_path: Path) -> None:
     job = config(tmp_path, {"nodes": 2, "processesPerNode": 2, "command": ["torchrun", "t.py"]})
     line = command_line(job, START)[4:]

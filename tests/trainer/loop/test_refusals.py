@@ -104,6 +104,10 @@ def test_an_environment_that_says_no_task(environment, words):
             {"DDPJOB_SETTINGS": '{"backend": "CNCL"}'},
             "spec.ddp.backend: this torch does not have the backend",
         ),
+        (
+            {"DDPJOB_ACCELERATOR": "nvidia.com/gpu"},
+            "spec.ddp.backend: resourcesPerNode asks for nvidia.com/gpu and torch sees no cuda device",
+        ),
         ({"WORLD_SIZE": "3"}, "globalBatchSize 8 cannot be divided over 3 ranks .* use 6 or 9"),
     ],
 )

@@ -10,13 +10,14 @@ import inspect
 import os
 from typing import Any
 
+from ddpjob_api.accelerators import ACCELERATORS
 from ddpjob_api.spec import Backend, Overrides
 from ddpjob_trainer.instrumentation import meeting
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.imports import replace
-from ddpjob_trainer.instrumentation.settings import Settings
+from ddpjob_trainer.instrumentation.settings import ABSENT, Settings, given
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
@@ -37,7 +38,9 @@ def patch(
             call = signature.bind(*args, **kwargs)
         except TypeError:
             return None  # torch's own words
-        if wanted.backend is not Backend.AUTO and wanted.overrides is Overrides.APPLY:
+        if wanted.backend is Backend.AUTO:
+            verdicts.learn_accelerator(module.torch, cpu_chosen=for_cpu(given(call.arguments, "backend")))
+        elif wanted.overrides is Overrides.APPLY:
             verdicts.learn_backend(module.torch, wanted.backend)
         settings.over_process_group(call)
         if call.arguments.get("store") is None and call.arguments.get("init_method") in (None, "env://"):
@@ -65,3 +68,11 @@ def patch(
         return default(backend) if seconds is None else seconds
 
     replace(module, "_get_default_timeout", get_default_timeout)
+
+
+def for_cpu(asked: Any) -> bool:
+    """Whether a script names a backend, and none of an accelerator (`gloo`; not `cpu:gloo,cuda:nccl`)."""
+    if asked is ABSENT:
+        return False
+    named = {part.rpartition(":")[2] for part in str(asked).lower().split(",")}
+    return named.isdisjoint(known.backend.torch_name for known in ACCELERATORS)

@@ -29,6 +29,7 @@ class Verdicts:
             ddp=worker.settings,
         )
         self._facts = Facts(name=worker.job, spec=spec, plan=plan(spec), accelerator_present=False)
+        self._accelerator = worker.accelerator if worker.settings.backend is Backend.AUTO else None
         self._notices = notices
 
     def learn_backend(self, torch: Any, backend: Backend) -> None:
@@ -37,13 +38,32 @@ class Verdicts:
         Raises:
             Refused: it is not there, or its device is not.
         """
-        for name, reason in plugins.load(backend).items():
-            self._notices.warn(f"spec.ddp.backend: {name} is installed and cannot be imported: {reason}")
+        self._load(backend)
         self._know(
             plan=dataclasses.replace(self._facts.plan, backend=backend),
             accelerator_present=device_seen(torch, backend),
             backend_available=torch.distributed.is_backend_available(backend.torch_name),
         )
+
+    def learn_accelerator(self, torch: Any, *, cpu_chosen: bool) -> None:
+        """The program is about to choose where it trains, and the resource names no backend.
+
+        `cpu_chosen`: it names the CPU itself, or a backend for it. Plugins are imported only where torch does not see
+        the device without them: with it nothing changes.
+
+        Raises:
+            Refused: the pod asks for an accelerator and torch sees none of its kind.
+        """
+        asked = self._accelerator
+        if asked is None or plugins.sees(torch, asked.device):
+            return
+        self._load(asked.backend)
+        if not plugins.sees(torch, asked.device):
+            self._know(accelerator_missing=asked, cpu_chosen=cpu_chosen or self._facts.cpu_chosen)
+
+    def _load(self, backend: Backend) -> None:
+        for name, reason in plugins.load(backend).items():
+            self._notices.warn(f"spec.ddp.backend: {name} is installed and cannot be imported: {reason}")
 
     def learn_model(self, torch: Any, model: Any, backend: str) -> None:
         """A model is about to be wrapped; `backend` is the process group's, as torch calls it.
@@ -106,8 +126,4 @@ def device_seen(torch: Any, backend: Backend) -> bool:
         Backend.HCCL: ("npu", "hpu"),
         Backend.CNCL: ("mlu",),
     }
-    for device in devices.get(backend, ()):
-        module = getattr(torch, device, None)
-        if module is not None and module.is_available():
-            return True
-    return False
+    return any(plugins.sees(torch, device) for device in devices.get(backend, ()))

@@ -46,6 +46,8 @@ def worker_env(
     }
     if config.standby:
         env[WorkerEnv.IMPORTS_FILE.value] = str(files.imports)
+    if config.plan.accelerator is not None:
+        env[WorkerEnv.ACCELERATOR.value] = config.plan.accelerator.resource
     if config.spec.task is not None:
         env[WorkerEnv.TASK.value] = compact(render(config.spec.task))
     if config.spec.checkpoint is not None:

@@ -15,6 +15,7 @@ from ddpjob_api.accelerators import ACCELERATORS, Accelerator
 from ddpjob_api.codec import dotted
 from ddpjob_api.rules import Facts, Verdict, judge
 from ddpjob_api.spec import Backend
+from ddpjob_trainer import plugins
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.loop.told import Told
 
@@ -25,7 +26,7 @@ def join(told: Told) -> torch.device:
     """Make this process a rank: the process group is up, and the device is this rank's own.
 
     Raises:
-        Refused: the backend is not there, or its device is not.
+        Refused: the backend is not there, or its device is not, or the one that the pod asks for.
     """
     set_threads(told.local_world_size)
     seen = accelerator_seen()
@@ -62,8 +63,7 @@ def accelerator_seen() -> Accelerator | None:
             if importlib.util.find_spec(known.plugin.partition(".")[0]) is None:
                 continue
             importlib.import_module(known.plugin)
-        module = getattr(torch, known.device, None)
-        if module is not None and module.is_available():
+        if plugins.sees(torch, known.device):
             return known
     return None
 
@@ -76,12 +76,14 @@ def resolved(backend: Backend, seen: Accelerator | None) -> Backend:
 
 def refuse_by_rules(told: Told, backend: Backend, seen: Accelerator | None) -> None:
     """The rows of the rule table that need to know the machine; the others again, for who started without `ddpjob`."""
+    asked = told.accelerator if told.ddp.backend is Backend.AUTO else None
     needs_device = backend not in (Backend.GLOO, Backend.MPI)
     facts = Facts(
         name=told.name,
         spec=told.spec,
         plan=told.plan(backend),
         accelerator_present=seen is not None and (seen.backend is backend or not needs_device),
+        accelerator_missing=None if asked is None or plugins.sees(torch, asked.device) else asked,
         backend_available=dist.is_backend_available(backend.torch_name),
     )
     refusals = [

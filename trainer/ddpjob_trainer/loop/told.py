@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from ddpjob_api.accelerators import Accelerator, of_resource
 from ddpjob_api.codec import Invalid, load
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.plan import Plan
@@ -26,6 +27,8 @@ class Told:
 
     task: Task
     ddp: DDP = field(default_factory=DDP)
+    accelerator: Accelerator | None = None
+    """What the pod asks for; None for a CPU job."""
     checkpoint: Checkpoint | None = None
     checkpoint_dir: Path | None = None
     memory_dir: Path | None = None
@@ -109,6 +112,7 @@ def told(environ: Mapping[str, str] = os.environ) -> Told:
     found = Told(
         task=parsed(Task, environ, WorkerEnv.TASK),
         ddp=parsed(DDP, environ, WorkerEnv.SETTINGS) if WorkerEnv.SETTINGS in environ else DDP(),
+        accelerator=of_resource(environ.get(WorkerEnv.ACCELERATOR)),
         checkpoint=checkpoint,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
         memory_dir=path(environ, WorkerEnv.MEMORY_DIR),

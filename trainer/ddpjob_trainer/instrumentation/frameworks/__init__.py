@@ -9,7 +9,13 @@ Must not: import a framework; each patch is made when the program imports it.
 
 from typing import Any
 
-from ddpjob_trainer.instrumentation.frameworks import accelerate, huggingface, huggingface_trainer, lightning
+from ddpjob_trainer.instrumentation.frameworks import (
+    accelerate,
+    fabric,
+    huggingface,
+    huggingface_trainer,
+    lightning,
+)
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.imports import PostImport
 
@@ -27,4 +33,5 @@ def install(hooks: PostImport, shared: Shared) -> None:
         on(f"{package}.trainer.trainer", lightning.patch_trainer)
         on(f"{package}.strategies.ddp", lightning.patch_strategy)
     for package in ("lightning.fabric", "lightning_fabric"):
+        on(f"{package}.fabric", fabric.patch)
         on(f"{package}.strategies.ddp", lightning.patch_strategy)

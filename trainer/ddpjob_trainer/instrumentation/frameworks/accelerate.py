@@ -56,8 +56,9 @@ def patch(module: Any, shared: Shared) -> None:
             call = signature.bind(*args, **kwargs)
         except TypeError:
             return None  # Accelerate's own words
-        shared.use_cpu()
-        shared.learn_backend()
+        shared.learn_backend()  # first: it may bring the device
+        if not module.PartialState._shared_state:
+            shared.use_cpu(chosen=bool(call.arguments.get("cpu")))
         steps = put_accumulation(module, call.arguments, shared)
         put_handlers(module, call.arguments, shared)
         return call, steps

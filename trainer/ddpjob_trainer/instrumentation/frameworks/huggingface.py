@@ -35,8 +35,8 @@ def patch_arguments(module: Any, shared: Shared) -> None:
 
     @shared.guard.setting
     def before(made: Any) -> None:
-        shared.use_cpu()
-        shared.learn_backend()
+        shared.learn_backend()  # first: it may bring the device
+        shared.use_cpu(chosen=bool(getattr(made, "use_cpu", False) or getattr(made, "no_cuda", False)))
         put_settings(made, shared)
         put_checkpoint(made, shared)
 

@@ -88,6 +88,7 @@ def patch_trainer(module: Any, shared: Shared) -> None:
         )
         if value is not ABSENT:
             kwargs["accumulate_grad_batches"] = value
+        shared.learn_accelerator(cpu_chosen=names_cpu(kwargs.get("accelerator")))
         put_size(kwargs, shared)
         lightning_fit.put_root(kwargs, shared.saving)
         return kwargs
@@ -140,6 +141,10 @@ def patch_trainer(module: Any, shared: Shared) -> None:
     trainer.save_checkpoint = save_checkpoint
     trainer.__init__ = __init__
     trainer.fit = fit
+
+
+def names_cpu(accelerator: Any) -> bool:
+    return accelerator == "cpu" or type(accelerator).__name__ == "CPUAccelerator"
 
 
 def automatic(model: Any) -> bool:

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ddpjob_trainer import plugins
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
@@ -16,6 +17,7 @@ from ddpjob_trainer.instrumentation.settings import ABSENT, Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
+USE_CPU = "ACCELERATE_USE_CPU"
 ACCELERATORS = ("cuda", "xpu", "npu", "hpu", "mlu", "musa", "sdaa", "neuron")
 
 
@@ -43,20 +45,34 @@ class Shared:
         if self.settings.apply and self.settings.wish("backend") is not ABSENT:
             self.verdicts.learn_backend(sys.modules["torch"], self.settings.wanted.backend)
 
-    def use_cpu(self) -> None:
+    def learn_accelerator(self, *, cpu_chosen: bool) -> None:
+        """The framework is about to choose a device; `cpu_chosen`: its user names the CPU.
+
+        Raises:
+            Refused: the pod asks for an accelerator, and torch sees none of its kind.
+        """
+        if self.worker.accelerator is not None:
+            self.verdicts.learn_accelerator(sys.modules["torch"], cpu_chosen=cpu_chosen)
+
+    def use_cpu(self, *, chosen: bool) -> None:
         """Have Accelerate (and Hugging Face's Trainer on it) train on the CPU together where there is nothing else.
 
         Without a word it makes no process group on a machine without an accelerator, and each rank would train alone;
-        `accelerate launch --cpu` sets the same variable.
+        `accelerate launch --cpu` sets the same variable. `chosen`: the program names the CPU.
+
+        Raises:
+            Refused: as `learn_accelerator`.
         """
+        self.learn_accelerator(cpu_chosen=chosen or says_yes(os.environ.get(USE_CPU)))
         if self.world_size > 1 and not sees_accelerator(sys.modules["torch"]):
-            os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+            os.environ.setdefault(USE_CPU, "true")
+
+
+def says_yes(flag: str | None) -> bool:
+    """As Accelerate reads its variables."""
+    return (flag or "").lower() in ("y", "yes", "t", "true", "on", "1")
 
 
 def sees_accelerator(torch: Any) -> bool:
     """Whether torch sees a device of any kind but the CPU."""
-    for name in ACCELERATORS:
-        device = getattr(torch, name, None)
-        if device is not None and device.is_available():
-            return True
-    return False
+    return any(plugins.sees(torch, name) for name in ACCELERATORS)

@@ -5,10 +5,12 @@ The real ones run in `programs/`; here it is about who wins, what is said, and t
 
 import dataclasses
 import inspect
+import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.trainer.framework_doubles import (
@@ -133,6 +135,31 @@ def test_accelerates_variable_does_not_win_over_the_resource(
     accelerate.patch(module, found)
     assert module.Accelerator().gradient_accumulation_steps == 4
     assert said(found) == {"gradientAccumulationSteps": ("8", "4", True)}
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_partial_state_meets_on_the_cpu_only_for_want_of_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sees: bool
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "taken back after the test")
+    monkeypatch.delenv("ACCELERATE_USE_CPU")
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: sees))
+    )
+
+    class PartialState:
+        _shared_state: ClassVar[dict[str, Any]] = {}
+
+        def __init__(self, cpu: bool = False, **kwargs: Any) -> None:
+            self.given = {"cpu": cpu, **kwargs}
+            self._shared_state["made"] = True
+
+    found = shared(tmp_path)
+    found.worker.nodes = 2
+    accelerate.patch_state(SimpleNamespace(PartialState=PartialState), found)
+    assert PartialState(timeout=5).given == {"cpu": not sees, "timeout": 5}
+    assert ("ACCELERATE_USE_CPU" in os.environ) is not sees
+    assert PartialState().given == {"cpu": False}, "the state is there, and goes by its first maker"
 
 
 def test_lightning_gets_arguments_of_its_strategy(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))(torch.ones(1, 2
 print("trained")
 """
 ACCELERATOR = "from accelerate import Accelerator; Accelerator({}); print('trained')"
+STATE = "from accelerate import PartialState; PartialState({}); print('trained')"
 ARGUMENTS = "from transformers import TrainingArguments; TrainingArguments({}); print('trained')"
 LIGHTNING = "from lightning.pytorch import Trainer; Trainer(logger=False, {}); print('trained')"
 FABRIC = "from lightning.fabric import Fabric; Fabric({}); print('trained')"
@@ -50,7 +51,7 @@ def needed(program: str) -> None:
         (PLAIN.format("'cpu:gloo,cuda:nccl'"), NVIDIA, "cuda", "a torch build for CUDA"),
         (PLAIN.format(""), ASCEND, "npu", "torch_npu"),
         (ACCELERATOR.format(""), NVIDIA, "cuda", "a torch build for CUDA"),
-        (ACCELERATOR.format(""), GAUDI, "hpu", "habana_frameworks.torch"),
+        (STATE.format(""), GAUDI, "hpu", "habana_frameworks.torch"),
         (ARGUMENTS.format("'out'"), ASCEND, "npu", "torch_npu"),
         (LIGHTNING.format(""), NVIDIA, "cuda", "a torch build for CUDA"),
         (FABRIC.format(""), NVIDIA, "cuda", "a torch build for CUDA"),
@@ -60,7 +61,7 @@ def needed(program: str) -> None:
         "both devices",
         "a plugin",
         "Accelerator",
-        "another plugin",
+        "PartialState",
         "Trainer",
         "Lightning",
         "Fabric",

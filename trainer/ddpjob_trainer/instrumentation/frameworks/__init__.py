@@ -29,6 +29,7 @@ def install(hooks: PostImport, shared: Shared) -> None:
     on("transformers.training_args", huggingface.patch_arguments)
     on("transformers.trainer", huggingface_trainer.patch)
     on("accelerate.accelerator", accelerate.patch)
+    on("accelerate.state", accelerate.patch_state)
     for package in ("lightning.pytorch", "pytorch_lightning"):
         on(f"{package}.trainer.trainer", lightning.patch_trainer)
         on(f"{package}.strategies.ddp", lightning.patch_strategy)

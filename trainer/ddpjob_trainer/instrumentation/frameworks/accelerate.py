@@ -130,6 +130,31 @@ def patch(module: Any, shared: Shared) -> None:
     accelerator.backward = backward
 
 
+def patch_state(module: Any, shared: Shared) -> None:
+    """Patch `accelerate.state`: the first `PartialState` is every later one and every `Accelerator`'s.
+
+    On a CPU it makes a process group only where its `cpu` is true; the variable is read by `Accelerator` alone.
+    """
+    state = module.PartialState
+    original = state.__init__
+
+    @shared.guard.setting
+    def meet(*, cpu: bool) -> bool:
+        """Whether the ranks meet on the CPU, by the program's wish or for want of anything else."""
+        if state._shared_state:
+            return cpu
+        shared.learn_backend()
+        return shared.use_cpu(chosen=cpu) or cpu
+
+    @transparent
+    @functools.wraps(original)
+    def __init__(self: Any, cpu: bool = False, **kwargs: Any) -> None:  # noqa: N807
+        on_cpu = meet(cpu=cpu)
+        original(self, cpu if on_cpu is None else on_cpu, **kwargs)
+
+    state.__init__ = __init__
+
+
 def put_accumulation(module: Any, arguments: dict[str, Any], shared: Shared) -> int | None:
     """Put the resource's number in; returns the program's own, None where nothing was put."""
     plugin = arguments.get("gradient_accumulation_plugin")

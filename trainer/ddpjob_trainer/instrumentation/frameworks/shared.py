@@ -54,18 +54,20 @@ class Shared:
         if self.worker.accelerator is not None:
             self.verdicts.learn_accelerator(sys.modules["torch"], cpu_chosen=cpu_chosen)
 
-    def use_cpu(self, *, chosen: bool) -> None:
+    def use_cpu(self, *, chosen: bool) -> bool:
         """Have Accelerate (and Hugging Face's Trainer on it) train on the CPU together where there is nothing else.
 
         Without a word it makes no process group on a machine without an accelerator, and each rank would train alone;
-        `accelerate launch --cpu` sets the same variable. `chosen`: the program names the CPU.
+        `accelerate launch --cpu` sets the same variable. `chosen`: the program names the CPU. Returns whether ranks
+        meet on it though the program does not.
 
         Raises:
             Refused: as `learn_accelerator`.
         """
         self.learn_accelerator(cpu_chosen=chosen or says_yes(os.environ.get(USE_CPU)))
-        if self.world_size > 1 and not sees_accelerator(sys.modules["torch"]):
-            os.environ.setdefault(USE_CPU, "true")
+        if self.world_size == 1 or sees_accelerator(sys.modules["torch"]):
+            return False
+        return says_yes(os.environ.setdefault(USE_CPU, "true"))
 
 
 def says_yes(flag: str | None) -> bool:

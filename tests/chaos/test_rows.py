@@ -351,7 +351,8 @@ def test_a_worker_killed_while_the_disk_is_full_goes_on_from_the_last_whole_chec
 def test_a_damaged_checkpoint_is_passed_over(training: Training, faults: Faults, table: Table) -> None:
     with table.row("newest checkpoint cut in half, and a worker killed") as row:
         incident = Incident.before(training, row)
-        training.pace(2.0)  # no newer one comes in between
+        training.pace(2.0)
+        training.until_saved(now())  # the next one is some slow steps away, so none comes in between
         newest = faults.damage_newest(training)
         incident.begins()
         faults.kill_worker(training, 1, signal.SIGKILL)

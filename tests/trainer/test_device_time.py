@@ -90,6 +90,16 @@ def test_a_script_that_asks_for_its_loss_does_not_wait_for_data(
     assert found[Slot.DATA_SECONDS] < 0.2
 
 
+def test_a_backward_pass_of_another_model_is_no_micro_batch(page: Page) -> None:
+    worker = Worker(page, {})
+    clock = Clock(worker, Notices(worker))
+    clock.forward(synced=True, share=0.0, on_device=STEP)
+    for _ in range(3):
+        clock.backward_begins()
+        clock.backward_ends()
+    assert worker.device_time.left == pytest.approx(0.9, abs=0.1)
+
+
 def test_data_that_a_device_waits_for_is_seen(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     found = train(page, Time(), monkeypatch, data=0.5)
     assert found[Slot.DATA_SECONDS] == pytest.approx(5.0, rel=0.05)

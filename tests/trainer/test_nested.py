@@ -72,6 +72,8 @@ def test_a_rank_keeps_the_checkpoint_its_command_began_with(run: Run, tmp_path: 
     assert run(text, **job, DDPJOB_RESUME="/old.pt").stdout == "/old.pt\n"
     assert run(text, **job, DDPJOB_RESUME="").stdout == "\n"
     assert run(text, **job).stdout == f"{tmp_path}/new.pt\n"
+    restarted = {"DDPJOB_AGENT_PID": "1", "TORCHELASTIC_RESTART_COUNT": "1", "DDPJOB_RESUME": "/old.pt"}
+    assert run(text, **job, **restarted).stdout == f"{tmp_path}/new.pt\n", "torchrun began it again"
 
 
 CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import torch'], check=True)"

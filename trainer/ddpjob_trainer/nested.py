@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -79,6 +79,9 @@ class Candidate(MetaPathFinder):
     def become_rank(self) -> None:
         if not self.claimed():
             return
+        if restarted(os.environ):
+            # The command began with what was newest then; its ranks go on from what they have saved since.
+            os.environ.pop(WorkerEnv.RESUME, None)
         os.environ[WorkerEnv.PAGE] = str(self._files.page)
         os.environ[WorkerEnv.STACKS_FILE] = str(self._files.stacks)
         self._files.error.unlink(missing_ok=True)
@@ -155,6 +158,12 @@ class Candidate(MetaPathFinder):
                 error_file.write(path, error, self.running)
             except OSError as problem:
                 print(f"[ddpjob] the error could not be written to {path}: {problem}", file=sys.stderr)
+
+
+def restarted(environment: Mapping[str, str]) -> bool:
+    """Whether a torchrun has ended all its ranks and begun them again; it tells all of them alike."""
+    count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return WorkerEnv.AGENT_PID in environment and count.isdecimal() and int(count) > 0
 
 
 def forget_predecessor(page: Page) -> None:

@@ -60,6 +60,14 @@ def misbehave(what: str) -> None:
         while not list(Path(plan["state"]).glob("deaf")):
             time.sleep(0.01)
         what = "raise"
+    if what == "raise and upload":
+
+        def upload() -> None:
+            time.sleep(3)
+            (Path(plan["state"]) / "uploaded").touch()
+
+        atexit.register(upload)
+        what = "raise"
     if what in {"raise and stay", "raise and finish slowly"}:
         # as a pool of threads or an exit handler that waits for a peer does
         (Path(plan["state"]) / "raising").touch()

@@ -182,6 +182,16 @@ def test_without_a_file_the_page_says_when_it_had_failed(tmp_path: Path) -> None
     assert after.cause is Cause.KILLED
 
 
+def test_an_error_after_which_the_program_trained_on_is_no_cause(tmp_path: Path) -> None:
+    """It called `sys.excepthook` for an error that it handled; a drain hours later finds the file."""
+    with Page(tmp_path / "page", create=True) as page:
+        page[Slot.LAST_STEP_AT] = 9.8
+        told = worker_exit(rank=1, returncode=143, page=page, error=OWN, circumstances=TERM)
+        crashed = worker_exit(rank=1, returncode=1, page=page, error=OWN, circumstances=Circumstances())
+    assert (told.cause, told.error_type) == (Cause.KILLED, None)
+    assert (crashed.cause, crashed.error_type) == (Cause.OWN, None), "of this end it says nothing"
+
+
 def test_a_program_that_ended_with_zero_has_no_error(tmp_path: Path) -> None:
     with Page(tmp_path / "page", create=True) as page:
         for error in (replace(PEER, at=9.0), replace(RECORDED, refused=True)):

@@ -146,7 +146,9 @@ SAVES = {STEPS: 4, Slot.STEP: 4, Slot.PHASE: Phase.CHECKPOINT}
 PEERS: list[tuple[str, dict[Slot, float], int | None, int, float | None]] = [
     # what the other rank's page says, what the coordinator does; steps of the rank that waits; when it is overdue
     ("it saves", SAVES, None, 4, 100.0),
-    ("it evaluates", {**SAVES, Slot.PHASE: Phase.EVALUATION}, None, 4, 100.0),
+    ("it evaluates", {**SAVES, Slot.PHASE: Phase.EVALUATION, Slot.PHASE_SINCE: 95}, None, 4, 100.0),
+    ("it evaluated last", {**SAVES, Slot.PHASE: Phase.EVALUATION, Slot.PHASE_SINCE: -20}, None, 4, 10.0),
+    ("it is not measured any more", {**SAVES, Slot.UNMEASURED: 1}, None, 4, 10.0),
     ("it saves on another node", {STEPS: 4, Slot.STEP: 4}, 4, 4, 100.0),
     ("nobody does", {STEPS: 4, Slot.STEP: 4}, None, 4, 10.0),
     ("who is behind does not wait for it", SAVES, None, 3, 10.0),

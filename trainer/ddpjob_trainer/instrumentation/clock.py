@@ -168,6 +168,8 @@ class Clock:
         """A forward pass without gradients begins."""
         if self._phase != EVALUATION:
             self._enter(EVALUATION, DATA_SECONDS)
+        elif not self._worker.steps_owned:
+            self._slots[PHASE_SINCE] = monotonic()
 
     def backward_begins(self) -> None:
         self._backward_began = self._enter(BACKWARD, OTHER_SECONDS)
@@ -176,6 +178,9 @@ class Clock:
         share = self._share
         if self._on_device is not None:
             self._device.launched(self._on_device, synced=share >= 0.0)
+            self._on_device = (
+                None  # a backward pass without a forward pass of a DDP model is not of this kind
+            )
         if share >= 0.0:
             self.backward_seconds = seconds = monotonic() - self._backward_began
             if share:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from ddpjob_api.page import Slot
+from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer import error_file
 from ddpjob_trainer.errors import Refused
 from ddpjob_trainer.instrumentation import where
@@ -79,6 +79,8 @@ class Guard:
         worker.measured = False
         # Its steps do not move on the page any more: that is no hang.
         worker.page[Slot.UNMEASURED] = 1
+        if not worker.steps_owned:
+            worker.page[Slot.PHASE] = Phase.BETWEEN  # it would stand for ever
         said = f"{type(error).__name__}: {error} ({where.innermost(error.__traceback__)})"
         # Publishing it may fail in the same way; then the line in the log is all there is.
         sentence = (

@@ -22,6 +22,8 @@ def patch(module: Any, worker: Worker, saving: Saving) -> None:
     """Patch `torch.serialization`, and `torch`, which has the name from there."""
     original, torch, clock = module.save, module.torch, saving.clock
     slots, main = worker.page.slots, threading.main_thread().ident
+    newest = (-1, 0.0)
+    """Optimizer steps when the newest checkpoint began, and when that was: its files are saved one after the other."""
 
     @saving.guard.measuring
     def began(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Phase, float] | None:
@@ -40,6 +42,7 @@ def patch(module: Any, worker: Worker, saving: Saving) -> None:
     @transparent
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> Any:
+        nonlocal newest
         if torch.compiler.is_dynamo_compiling() or worker.steps_owned:
             return original(*args, **kwargs)
         begun = began(args, kwargs)
@@ -50,7 +53,9 @@ def patch(module: Any, worker: Worker, saving: Saving) -> None:
             result = original(*args, **kwargs)
         finally:
             ended(before)
-        saving.wrote(monotonic() - since)
+        if newest[0] != clock.all_steps:
+            newest = (clock.all_steps, since)
+        saving.wrote(monotonic() - newest[1])
         return result
 
     replace(module, "save", save)

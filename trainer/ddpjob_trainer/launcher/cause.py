@@ -113,6 +113,8 @@ def worker_exit(
         returncode = int(page[Slot.EXIT_CODE])
     if error is None and page[Slot.ERROR_AT]:
         error = ErrorFile(at=page[Slot.ERROR_AT], last=True, exit_code=int(page[Slot.EXIT_CODE]))
+    if error is not None and error.at is not None and page[Slot.LAST_STEP_AT] > error.at:
+        error = None  # the program dealt with it, and trained on
     first = error is not None and failed_first(returncode, error, circumstances)
     if returncode == 0 and not first:
         error = None

@@ -9,7 +9,7 @@ import contextlib
 import os
 import shlex
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from ddpjob_api.exits import Exit
@@ -32,6 +32,8 @@ from ddpjob_trainer.launcher.reserve import Reserve
 from ddpjob_trainer.launcher.standby import Standby
 from ddpjob_trainer.launcher.timing import (
     AGENT_SECONDS,
+    HANDLERS_FRACTION,
+    HANDLERS_SECONDS,
     KILL_SECONDS,
     LAST_WORDS_SECONDS,
     ORPHAN_LOOK_SECONDS,
@@ -213,11 +215,15 @@ class Crew:
             return
         if stacks:
             await self.examination.examine(post_mortem=post_mortem)
-        self._send(signal.SIGTERM, group=True)
+        last_words = min(HANDLERS_SECONDS, grace_seconds * HANDLERS_FRACTION)
+        spared = [worker for worker in self.workers if worker.alive and worker.foretold is not None]
+        self._send(signal.SIGTERM, group=True, spared=spared)
         for worker in self.workers:
             if worker.process is not None:
                 worker.process.send_group(signal.SIGCONT)  # a stopped process would sit out the grace period
-        if not await self._all_ended(grace_seconds):
+        if spared and not await self._all_ended(last_words):
+            self._send(signal.SIGTERM, group=True)
+        if not await self._all_ended(grace_seconds - (last_words if spared else 0.0)):
             count = self._send(signal.SIGKILL, group=True)
             workers = "1 worker" if count == 1 else f"{count} workers"
             self._sink.say(f"{workers} did not end within {grace_seconds:.1f} s of SIGTERM: killed")
@@ -312,12 +318,12 @@ class Crew:
     def steps(self) -> tuple[int, ...]:
         return tuple(int(rank.page[Slot.STEP]) for rank in self.ranks)
 
-    def _send(self, number: int, *, group: bool = False) -> int:
+    def _send(self, number: int, *, group: bool = False, spared: Sequence[Worker] = ()) -> int:
         """Signal the workers that live; a group's other members get it too, also when its leader has ended."""
         count = 0
         self._children.reap()  # one that has died was not ended by this
         for worker in self.workers:
-            if worker.process is None:
+            if worker.process is None or worker in spared:
                 continue
             if worker.process.returncode is None:
                 worker.is_sent(number)

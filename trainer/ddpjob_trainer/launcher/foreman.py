@@ -200,7 +200,7 @@ class Foreman:
             steps=crew.steps,
             ended=any(item.returncode == 0 for item in crew.exits),
             waits_seconds=round(waits(crew.pages.values(), now), 1),
-            patient_step=patient_step(crew.pages.values()),
+            patient_step=patient_step(crew.pages.values(), now, self._limit),
             pace=self._pace_of(crew),
             sums=sums_of([rank.page for rank in crew.ranks]) if told else (),
         )

@@ -39,9 +39,9 @@ def offer_checkpoint() -> None:
 
         found = offer(Path(directory), say if os.environ.get("GROUP_RANK") == "0" else None)
     except Exception as error:
-        say(f"no checkpoint is offered in DDPJOB_RESUME: {type(error).__name__}: {error}")
-        found = ""
-    os.environ["DDPJOB_RESUME"] = found
+        say(f"the command begins without DDPJOB_RESUME: {type(error).__name__}: {error}")
+    else:
+        os.environ["DDPJOB_RESUME"] = found
 
 
 def say(message: str) -> None:

@@ -37,7 +37,8 @@ class Watchdog:
             now: of the monotonic clock.
             elsewhere: `patient_step` of the whole job, as far as this launcher was told.
         """
-        steps = [step for step in (patient_step(pages.values()), elsewhere) if step is not None]
+        here = patient_step(pages.values(), now, self._limit)
+        steps = [step for step in (here, elsewhere) if step is not None]
         # A rank that has ended, and comes again below a torchrun that restarts it, has a clock of its own.
         self._seen = {rank: seen for rank, seen in self._seen.items() if rank in pages}
         found: list[float] = []
@@ -69,13 +70,20 @@ def waits(pages: Iterable[Page], now: float) -> float:
     )
 
 
-def patient_step(pages: Iterable[Page]) -> int | None:
-    """The step at which a rank saves, evaluates or loads, the first of several; None where none does."""
+def patient_step(pages: Iterable[Page], now: float, limit: float) -> int | None:
+    """The step at which a rank saves, evaluates or loads, the first of several; None where none does.
+
+    A plain loop says that it evaluates with each forward pass of it, and never that it is over, so it has evaluated only
+    until `limit` seconds after the last one.
+    """
     return min(
         (
             int(page[Slot.STEP])
             for page in pages
-            if int(page[Slot.PHASE]) in PATIENT and page[Slot.STATE] < WorkerState.EXITING
+            if int(page[Slot.PHASE]) in PATIENT
+            and page[Slot.STATE] < WorkerState.EXITING
+            and not page[Slot.UNMEASURED]
+            and (page[Slot.PHASE] != Phase.EVALUATION or now < page[Slot.PHASE_SINCE] + limit)
         ),
         default=None,
     )

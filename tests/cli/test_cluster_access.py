@@ -38,12 +38,14 @@ JOB = {
 }
 
 
-def pod(index: int, phase: str = "Running") -> dict[str, Any]:
+def pod(index: int, phase: str = "Running", *, incarnation: int = 0, job: str = "j") -> dict[str, Any]:
+    name = f"digits-{index}" + (f"-r{incarnation}" if incarnation else "")
     return {
         "metadata": {
-            "name": f"digits-{index}",
-            "uid": f"p{index}",
-            "labels": {"ddpjob.dev/index": str(index)},
+            "name": name,
+            "uid": f"p{index}" if job == "j" else f"{job}-{name}",
+            "labels": {"ddpjob.dev/index": str(index), "ddpjob.dev/incarnation": str(incarnation)},
+            "ownerReferences": [{"kind": "DDPJob", "name": "digits", "uid": job, "controller": True}],
         },
         "spec": {"nodeName": "w1", "containers": [{"name": "trainer"}]},
         "status": {"phase": phase, "containerStatuses": [{"name": "trainer", "ready": True, "state": {}}]},
@@ -123,6 +125,79 @@ def test_a_job_is_seen_with_its_pods_events_and_ranks(api: ApiServer, tmp_path: 
 def test_logs_of_pods_that_run_and_ended(api: ApiServer, tmp_path: Path) -> None:
     assert run(api, tmp_path, "logs", "digits") == "[rank 0] one\n[rank 0] two\n[rank 1] three\n"
     assert run(api, tmp_path, "logs", "digits", "--failed") == "[rank 1] three\n"
+
+
+@pytest.fixture
+def deleted(api: ApiServer) -> ApiServer:
+    """Beside the pods of the job those of an earlier one of its name, which save for as long as they may."""
+    earlier = [pod(0, incarnation=3, job="earlier"), pod(1, "Failed", incarnation=2, job="earlier")]
+    for one in earlier:
+        one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        log = f"GET {PODS}/{one['metadata']['name']}/log?container=trainer"
+        api.answers[log] = (200, "[rank 0] the earlier job's\n")
+        api.answers[f"{log}&follow=true&timestamps=true"] = (
+            200, "2026-01-01T00:00:00.200000000Z [rank 0] the earlier job's\n",
+        )  # fmt: skip
+        api.answers[f"GET {PODS}/{one['metadata']['name']}"] = (404, {})
+    pods = f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500"
+    api.answers[pods] = listed(*earlier, pod(1, "Succeeded"), pod(0))
+    return api
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ((), "[rank 0] one\n[rank 0] two\n[rank 1] three\n"),
+        (("--failed",), "[rank 1] three\n"),
+    ],
+    ids=["the newest", "failed"],
+)
+def test_the_logs_of_a_job_are_not_those_of_an_earlier_one_of_its_name(
+    deleted: ApiServer, tmp_path: Path, arguments: tuple[str, ...], shown: str
+) -> None:
+    assert run(deleted, tmp_path, "logs", "digits", *arguments) == shown
+
+
+def test_the_output_of_an_earlier_job_is_not_before_that_of_the_job(
+    deleted: ApiServer, tmp_path: Path
+) -> None:
+    with pytest.raises(Unusable, match="there is no pod that ended before"):
+        run(deleted, tmp_path, "logs", "digits", "--previous")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("uid", ["j", "earlier"], ids=["the new job", "the old job"])
+def test_the_job_that_is_followed_is_the_one_that_was_there_first(
+    deleted: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: str
+) -> None:
+    """Deleted and sent again while it is followed, it has ended, and the output of the other is not its own."""
+    for index in (0, 1):
+        log = f"GET {PODS}/digits-{index}/log?container=trainer&follow=true&timestamps=true"
+        deleted.answers[log] = (200, f"2026-01-01T00:00:00.200000000Z [rank {index}] the new job's\n")
+        deleted.answers[f"GET {PODS}/digits-{index}"] = (404, {})
+    first = {**JOB, "metadata": {**JOB["metadata"], "uid": uid}}
+    deleted.answers[f"GET {JOBS}/digits"] = (200, done(JOB) if uid == "j" else JOB)
+    access = Access(Target(kubeconfig=deleted.kubeconfig(tmp_path)))
+    shown = sorted(line.text for line in logs.followed(access, first, Wanted()))
+    assert shown == ["the new job's" if uid == "j" else "the earlier job's"] * 2
+
+
+def test_what_is_found_out_about_a_job_is_not_about_an_earlier_one_of_its_name(
+    deleted: ApiServer, tmp_path: Path
+) -> None:
+    warning = {"reason": "Evicted", "message": "the earlier job's", "type": "Warning"}
+    deleted.answers["GET /api/v1/namespaces/team/events?limit=500"] = listed(
+        {"involvedObject": {"uid": "earlier-digits-0-r3"}, **warning}
+    )
+    explained = json.loads(run(deleted, tmp_path, "explain", "digits", "--json"))["findings"]
+    assert [one["what"] for one in explained if "earlier" in one["what"]] == []
+    ranks = json.loads(run(deleted, tmp_path, "top", "digits", "--json"))
+    assert ([rank["pod"] for rank in ranks["ranks"]], ranks["notSeen"]) == (["digits-0"], [])
+    deleted.asked.clear()
+    run(deleted, tmp_path, "report", "digits", "--json")
+    with pytest.raises(Unusable, match="no hang is known"):
+        run(deleted, tmp_path, "explain", "digits", "--stacks")
+    assert [asked.path for asked in deleted.asked if "digits-0-r3" in asked.path or "-r2" in asked.path] == []
 
 
 def test_a_report_is_made_of_what_runs_and_of_the_logs_of_what_ended(api: ApiServer, tmp_path: Path) -> None:
@@ -231,10 +306,10 @@ def test_a_job_that_is_over_is_followed_until_its_pods_are_known(
     api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
     looks, asked = iter(range(9)), logs.pods_of
 
-    def pods_of(access: Access, name: str) -> list[dict[str, Any]]:
+    def pods_of(access: Access, job: dict[str, Any]) -> list[dict[str, Any]]:
         if next(looks) == 1:
             raise Unreachable("the cluster answers 503")
-        return asked(access, name)
+        return asked(access, job)
 
     monkeypatch.setattr(logs, "pods_of", pods_of)
     assert run(api, tmp_path, "logs", "digits", "-f", "--rank", "1") == "[rank 1] one\n"

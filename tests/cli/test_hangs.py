@@ -124,7 +124,12 @@ def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(tmp_pat
         labels = {"ddpjob.dev/index": str(index), "ddpjob.dev/incarnation": "0"}
         state = {"name": "trainer", "state": {"terminated": {"exitCode": 88}}}
         return {
-            "metadata": {"name": f"train-{index}", "uid": f"u{index}", "labels": labels},
+            "metadata": {
+                "name": f"train-{index}",
+                "uid": f"u{index}",
+                "labels": labels,
+                "ownerReferences": [{"kind": "DDPJob", "name": "train", "uid": "j", "controller": True}],
+            },
             "status": {"phase": "Failed", "containerStatuses": [state]},
         }
 
@@ -136,7 +141,11 @@ def test_the_stacks_of_a_job_on_a_cluster_come_from_the_logs_of_its_pods(tmp_pat
     # The verdict comes when all ranks have ended, for which they have ten minutes here.
     since = "&sinceTime=2025-12-31T23:55:00Z"
     spec = {"script": {"args": ["train.py"]}, "recovery": {"gracePeriodSeconds": 600}}
-    job = {"metadata": {"name": "train"}, "spec": spec, "status": {"lastFailure": render(VERDICT)}}
+    job = {
+        "metadata": {"name": "train", "uid": "j"},
+        "spec": spec,
+        "status": {"lastFailure": render(VERDICT)},
+    }
     with ApiServer() as api:
         asked = ("explain", "train", "--stacks", "--kubeconfig", api.kubeconfig(tmp_path))
         first, second = (f"GET {base}/train-{index}/log?container=trainer{since}" for index in (0, 1))

@@ -27,8 +27,9 @@ def collect(access: Access, name: str) -> tuple[list[PostMortem], list[str]]:
     Raises:
         CommandError: the job cannot be read, or no log of it.
     """
-    since = asked_since(job_of(access, name))
-    pods = [pod for pod in pods_of(access, name) if has_output(pod)]
+    job = job_of(access, name)
+    since = asked_since(job)
+    pods = [pod for pod in pods_of(access, job) if has_output(pod)]
 
     def one(pod: Body) -> list[PostMortem] | CommandError:
         try:

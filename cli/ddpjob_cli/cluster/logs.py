@@ -30,14 +30,14 @@ def lines(access: Access, name: str, wanted: Wanted, *, follow: bool) -> Iterato
     """
     job = job_of(access, name)
     wanted = placed(job, wanted, name)
-    pods = choose(pods_of(access, name), wanted)
-    if not pods and not follow:
+    if follow:
+        yield from followed(access, job, wanted)
+        return
+    pods = choose(pods_of(access, job), wanted)
+    if not pods:
         which = "pod that ended before" if wanted.previous else "pod"
         node = f" of node {wanted.node}" if wanted.node is not None else ""
         raise Unusable(f"{name}: there is no {which}{node}; ddpjob explain {name} says why")
-    if follow:
-        yield from followed(access, name, wanted)
-        return
     for pod in pods:
         yield from output(access, pod, wanted)
 
@@ -177,7 +177,7 @@ def again(access: Access, pod: Body) -> Body | None:
         return found if found["metadata"]["uid"] == meta["uid"] else None
 
 
-def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
+def followed(access: Access, job: Body, wanted: Wanted) -> Iterator[Line]:
     """All pods at once, replacements as they come, until the job has ended and all is read.
 
     Raises:
@@ -203,8 +203,8 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
         if now - looked >= LOOK_SECONDS:
             looked = now
             try:
-                last = ended(access, name)
-                pods = choose(pods_of(access, name), wanted)
+                last = ended(access, job)
+                pods = choose(pods_of(access, job), wanted)
                 over, heard = last, now  # not over while nobody knows whose output is left
             except Unreachable:
                 if now - heard > PATIENCE_SECONDS:
@@ -233,10 +233,13 @@ def followed(access: Access, name: str, wanted: Wanted) -> Iterator[Line]:
         yield item
 
 
-def ended(access: Access, name: str) -> bool:
+def ended(access: Access, job: Body) -> bool:
+    """Whether it has; so it is with one that was deleted, also where another has its name."""
     try:
-        job = job_of(access, name)
+        now = job_of(access, job["metadata"]["name"])
     except NotThere:
         return True
-    conditions = (job.get("status") or {}).get("conditions") or ()
+    if now["metadata"]["uid"] != job["metadata"]["uid"]:
+        return True
+    conditions = (now.get("status") or {}).get("conditions") or ()
     return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)

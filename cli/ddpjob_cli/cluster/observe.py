@@ -41,11 +41,22 @@ def job_of(access: Access, name: str) -> Body:
         ) from None
 
 
-def pods_of(access: Access, name: str) -> list[Body]:
-    """Its pods, ended ones included, by index and incarnation."""
+def pods_of(access: Access, job: Body) -> list[Body]:
+    """Its pods, ended ones included, by index and incarnation.
+
+    Those of an earlier job of its name, which may still be saving, have the same labels and are not its own.
+    """
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     path = core_path(access.namespace, "pods")
     found = access.items(path, f"the pods of {name}", labelSelector=f"{LABEL_JOB}={name}")
-    return sorted(found, key=lambda pod: (number(pod, LABEL_INDEX), number(pod, LABEL_INCARNATION)))
+    mine = [pod for pod in found if controller_of(pod) == uid]
+    return sorted(mine, key=lambda pod: (number(pod, LABEL_INDEX), number(pod, LABEL_INCARNATION)))
+
+
+def controller_of(pod: Body) -> str | None:
+    """The uid of the object that it belongs to."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
 
 
 def read(access: Access, name: str) -> tuple[Body, list[Body], list[str]]:
@@ -56,7 +67,7 @@ def read(access: Access, name: str) -> tuple[Body, list[Body], list[str]]:
     """
     job = job_of(access, name)
     try:
-        return job, pods_of(access, name), []
+        return job, pods_of(access, job), []
     except Forbidden as error:
         return job, [], [str(error)]
 

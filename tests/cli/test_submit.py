@@ -1,6 +1,7 @@
 """`ddpjob submit`: what is packed, what is made of it, and what is refused in words."""
 
 import base64
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cli.jobs import inside, last_json, write
+from tests.cli.api_server import ApiServer
+from tests.cli.jobs import document, inside, last_json, write
 
+from ddpjob_cli.cluster import following
+from ddpjob_cli.cluster.access import Access, Target
 from ddpjob_cli.cluster.following import report, waits_for
 from ddpjob_cli.cluster.observe import observation
 from ddpjob_cli.errors import RefusedJob, Unusable
@@ -251,3 +255,64 @@ def test_a_status_is_shown_as_a_run_is() -> None:
     assert waits_for(seen).startswith(
         "waits: Unschedulable: 1 Insufficient cpu. → no node has enough free cpu"
     )
+
+
+SERVICE = "Service train exists and is not this job's"
+STARTING = {
+    "type": "PodsReady",
+    "status": "False",
+    "reason": "PodsStarting",
+    "message": "0 of 1 pods are ready",
+}
+CONFLICT = {"type": "Admitted", "status": "False", "reason": "NameConflict", "message": SERVICE}
+ACCEPTED = {"type": "Admitted", "status": "True", "reason": "Accepted", "message": "accepted"}
+RUNS = {"type": "Running", "status": "True", "reason": "Training", "message": "runs"}
+
+
+class Minute:
+    """`time`, which goes on while somebody sleeps; when it is over, the server forgets the job."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api, self.now = api, 1e9
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > 1e9 + 60:
+            self.api.answers.clear()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "suspend", "words"),
+    [
+        ([], False, ["waits: no operator has looked at it for 21 s → is the operator installed"]),
+        ([CONFLICT], False, [f"waits: {SERVICE} → rename the job"]),
+        ([CONFLICT, STARTING], False, [f"waits: {SERVICE} → rename the job"]),
+        ([ACCEPTED], True, ["waits: it is suspended → kubectl patch ddpjob train"]),
+        ([ACCEPTED], False, []),
+        ([ACCEPTED, STARTING], False, []),
+        ([CONFLICT, RUNS], False, []),
+    ],
+    ids=["no operator", "before pods", "a name conflict", "suspended", "admitted", "starting", "runs"],
+)
+def test_who_waits_for_a_job_that_nothing_becomes_of_is_told_why_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    conditions: list[dict[str, str]], suspend: bool, words: list[str],
+) -> None:  # fmt: skip
+    """Whatever the time is for the cluster."""
+    job = document({"script": {"args": ["train.py"]}, "suspend": suspend}, name="train")
+    job["metadata"] |= {"namespace": "team", "uid": "j", "creationTimestamp": "2038-01-01T00:00:00Z"}
+    job["status"] = {"conditions": conditions} if conditions else {}
+    said = io.StringIO()
+    with ApiServer() as api:
+        api.answers = {"GET /apis/ddpjob.dev/v1alpha1/namespaces/team/ddpjobs/train": (200, job)}
+        monkeypatch.setattr(following, "time", Minute(api))
+        access = Access(Target(kubeconfig=api.kubeconfig(tmp_path)))
+        code, _ = following.follow(access, job, said)
+    assert code == 1
+    told = [line.removeprefix("[ddpjob] ") for line in said.getvalue().splitlines() if "waits: " in line]
+    assert [line[: len(start)] for line, start in zip(told, words, strict=True)] == words

@@ -5,6 +5,7 @@ leaves it running.
 """
 
 import time
+from dataclasses import replace
 from typing import Any, TextIO
 
 from ddpjob_api.conditions import Condition, Reason
@@ -61,7 +62,7 @@ def follow(access: Access, job: Body, stream: TextIO) -> tuple[int, dict[str, An
 def watch(access: Access, namespace: str, name: str, view: View) -> Observation | None:
     """Show what changes until the job has ended; None where somebody deleted it."""
     said = ""
-    heard = time.monotonic()
+    begun = heard = time.monotonic()
     while True:
         try:
             job = access.get(jobs_path(namespace, name), f"DDPJob {name}")
@@ -74,11 +75,14 @@ def watch(access: Access, namespace: str, name: str, view: View) -> Observation 
             continue
         heard = time.monotonic()
         seen = observation(job, (), (), (), (), namespace=namespace, now=time.time())
+        # It was sent when this began; the cluster's clock, by which it would be older, may be another than ours.
+        seen = replace(seen, age_seconds=time.monotonic() - begun)
         view.report(report(seen))
         if seen.finished:
             return seen
         trouble = waits_for(seen)
-        if trouble and trouble != said:
+        # What is said of a job without a status has its age in it: no news every second.
+        if trouble and trouble != said and (seen.managed or not said):
             view.say(trouble, "yellow")
         said = trouble
         time.sleep(POLL_SECONDS)
@@ -86,11 +90,22 @@ def watch(access: Access, namespace: str, name: str, view: View) -> Observation 
 
 def waits_for(seen: Observation) -> str:
     """What holds it up; empty while it is starting or runs."""
-    ready = seen.condition(Condition.PODS_READY)
-    if ready is None or ready.status == "True" or ready.reason in QUIET or seen.is_true(Condition.RUNNING):
+    if seen.is_true(Condition.RUNNING):
         return ""
     first = findings(seen)[0]
-    return f"waits: {first.what}" + (f" → {first.do}" if first.do else "")
+    ready = seen.condition(Condition.PODS_READY)
+    if may_have_no_pods(seen):
+        held = first.weight is Weight.STOPS
+    else:
+        held = ready is not None and ready.status != "True" and ready.reason not in QUIET
+    return f"waits: {first.what}" + (f" → {first.do}" if first.do else "") if held else ""
+
+
+def may_have_no_pods(seen: Observation) -> bool:
+    """Whether it is held up before its pods are made, of which then nothing, or nothing new, is said."""
+    admitted = seen.condition(Condition.ADMITTED)
+    refused = admitted is not None and admitted.status == "False"
+    return not seen.managed or refused or (seen.spec is not None and seen.spec.suspend)
 
 
 def report(seen: Observation) -> JobReport:

@@ -23,7 +23,13 @@ class Asked:
 
 
 class Broken(str):
-    """An answer of which the end never comes."""
+    """An answer of which the end never comes: the connection is closed before it."""
+
+    __slots__ = ()
+
+
+class Held(Broken):
+    """As from a server that is gone without a word, or cut off: the connection stays, and nothing more comes."""
 
     __slots__ = ()
 
@@ -34,6 +40,7 @@ class ApiServer:
 
     answers: dict[str, tuple[int, object]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
         handler = type("Handler", (Handler,), {"api": self})
@@ -45,6 +52,7 @@ class ApiServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.over.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -89,7 +97,9 @@ class Handler(BaseHTTPRequestHandler):
         broken = isinstance(found, Broken)
         self.send_header(*(("Transfer-Encoding", "chunked") if broken else ("Content-Length", str(len(out)))))
         self.end_headers()
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(out), out) if broken else out)
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(out), out) if broken and out else out)
+        if isinstance(found, Held):
+            self.api.over.wait()
 
     do_GET = do_PATCH = answer
 

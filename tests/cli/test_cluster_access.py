@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.cli.api_server import ApiServer, Broken, listed
+from tests.cli.api_server import ApiServer, Broken, Held, listed
 from tests.cli.jobs import inside, last_json, write
 from tests.cli.test_top import metrics
 
@@ -277,6 +277,50 @@ def test_a_log_that_is_followed_goes_on_where_it_broke_off(api: ApiServer, tmp_p
     api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
     shown = run(api, tmp_path, "logs", "digits", "-f", "--rank", "1")
     assert shown == "".join(f"[rank 1] {number}\n" for number in range(len(lines)))
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("trainer", ["runs", "has ended"])
+def test_a_log_whose_connection_is_dead_without_a_word_is_asked_for_again(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
+) -> None:
+    """A load balancer forgot it, or a machine on the way is off: neither an end nor an error ever comes."""
+    monkeypatch.setattr("ddpjob_cli.cluster.access.SILENCE_SECONDS", 0.3)
+    one, two, three = (f"2026-01-01T00:00:00.{n}00000000Z [rank 1] line {n}" for n in (1, 1, 3))
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers[log] = (200, Held(f"{one}\n{two}\n{three[:40]}"))
+    api.answers[f"{log}&sinceTime={one[:30]}"] = (200, f"{one}\n{two}\n{three}\n")
+    pods = f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500"
+    api.answers[pods] = listed(pod(1, "Running" if trainer == "runs" else "Succeeded"))
+    api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
+    api.answers[f"GET {JOBS}/digits"] = (200, done(JOB))
+    shown = run(api, tmp_path, "logs", "digits", "-f", "--rank", "1")
+    assert shown == "[rank 1] line 1\n[rank 1] line 1\n[rank 1] line 3\n"
+
+
+@pytest.mark.timeout(30)
+def test_a_log_that_is_silent_for_long_is_followed_all_the_same(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer says nothing while it loads; that its connection is made again and again is not told."""
+    monkeypatch.setattr("ddpjob_cli.cluster.access.SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(logs, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "PATIENCE_SECONDS", 0.1)
+    log = f"GET {PODS}/digits-1/log?container=trainer&follow=true&timestamps=true"
+    api.answers |= {log: (200, Held("")), f"GET {PODS}/digits-1": (200, pod(1))}
+    access = Access(Target(kubeconfig=api.kubeconfig(tmp_path)))
+    asked, silences = logs.again, iter(range(9))
+
+    def again(access: Access, seen: dict[str, Any]) -> dict[str, Any] | None:
+        if next(silences) == 3:
+            api.answers[log] = (200, "2026-01-01T00:00:00.100000000Z [rank 1] at last\n")
+            api.answers[f"{log}&sinceTime=2026-01-01T00:00:00.100000000Z"] = api.answers[log]
+            api.answers[f"GET {PODS}/digits-1"] = (200, ended("digits-1"))
+        return asked(access, seen)
+
+    monkeypatch.setattr(logs, "again", again)
+    shown = [line.text for line in logs.grown(access, pod(1), Wanted())]
+    assert shown == ["at last"]
 
 
 @pytest.mark.timeout(30)

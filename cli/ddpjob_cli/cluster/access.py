@@ -20,6 +20,9 @@ from ddpjob_cli.errors import CommandError, Forbidden, RefusedJob, Unreachable, 
 
 Body = dict[str, Any]
 CONNECT_SECONDS, READ_SECONDS = 5.0, 20.0
+SILENCE_SECONDS = 300.0
+"""How long nothing may come of an answer that is read as it comes: whoever is gone without a word is not told from one who
+has nothing to say."""
 PATIENCE_SECONDS = 120.0
 """How long a cluster may not answer while something is followed."""
 FIELD_MANAGER = "ddpjob-cli"
@@ -182,6 +185,7 @@ class Access:
         """The lines of an answer as they come, which may be for ever; its last one also where its end is missing (`half`).
 
         Raises:
+            Unreachable: as `text`, and where nothing came for `SILENCE_SECONDS`.
             CommandError: as `text`.
         """
         with self._opened("GET", path, what, query, {"Accept": "*/*"}, None, patient=True) as response:
@@ -239,7 +243,7 @@ class Access:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            timeout = (CONNECT_SECONDS, None if patient else READ_SECONDS)
+            timeout = (CONNECT_SECONDS, SILENCE_SECONDS if patient else READ_SECONDS)
             response = self._client.call_api(*request, _request_timeout=timeout).response
             try:
                 if not 200 <= response.status < 300:

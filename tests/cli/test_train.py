@@ -169,5 +169,5 @@ def test_the_culprit_below_a_nested_launcher_is_named(tmp_path: Path, launcher: 
     found = [(each["rank"], each["node"], each["step"], each.get("signal")) for each in ending["failures"]]
     assert found == [(3, 1, 2, "SIGKILL"), (1, 0, 3, None)]
     last = ending["lastFailure"]
-    assert (last["message"], last["location"]) == ("ValueError: bad sample 17", "falls.py:12")
+    assert (last["message"], last["location"]) == ("ValueError: bad sample 17", "falls.py:11")
     assert ending["ddp"]["worldSize"] == 4

@@ -14,14 +14,14 @@ from ddpjob_api.spec import DDPJob, Metadata, Spec
 from ddpjob_operator.cache import Entry
 from ddpjob_operator.client import CLAIMS, PODS, SERVICES, Client
 from ddpjob_operator.desired import service, service_fits
-from ddpjob_operator.errors import Forbidden, Invalid
+from ddpjob_operator.errors import ApiError
 from ddpjob_operator.model import Runtime, Status
 from ddpjob_operator.observe import JobView, owner_of, service_of
 from ddpjob_operator.observed import ACCEPTED, Admission
 from ddpjob_operator.overlay import Refused
 from ddpjob_operator.pod import pod
 from ddpjob_operator.tokens import Foreign, Tokens
-from ddpjob_operator.trouble import is_invalid, refusal_of
+from ddpjob_operator.trouble import is_invalid, is_refusal, refusal_of
 
 EARLIER = "an earlier job of this name is still being deleted"
 
@@ -64,13 +64,12 @@ async def admit(
         first = pod(job, spec, job.status, runtime, index=0, incarnation=job.status.incarnation)
         first["metadata"]["name"] += "-dry-run"
         await client.create(PODS, job.key.namespace, first, dry_run=True)
-    except (Forbidden, Invalid) as error:
+    except ApiError as error:
         if is_invalid(error):
             return Admission(
                 reason=Reason.INVALID_SPEC, message=f"the API server does not take its pods: {error.message}"
             )
-        trouble = refusal_of(error)
-        return Admission(reason=trouble.reason, message=trouble.message)
+        return refused(error)
     return ACCEPTED
 
 
@@ -100,8 +99,8 @@ async def ensure_service(client: Client, job: JobView, spec: Spec, entry: Entry)
             return Admission(reason=Reason.PODS_STARTING, message=EARLIER)
     try:
         made = service_of(await client.apply(SERVICES, job.key.namespace, name, service(job, spec)))
-    except Forbidden as error:
-        return Admission(reason=refusal_of(error).reason, message=error.message)
+    except ApiError as error:
+        return refused(error)
     entry.service = made
     return ACCEPTED
 
@@ -113,6 +112,18 @@ async def ensure_secret(tokens: Tokens, job: JobView) -> Admission:
         if error.earlier:
             return Admission(reason=Reason.PODS_STARTING, message=EARLIER)
         return Admission(reason=Reason.NAME_CONFLICT, message=str(error))
-    except Forbidden as error:
-        return Admission(reason=refusal_of(error).reason, message=error.message)
+    except ApiError as error:
+        return refused(error)
     return ACCEPTED
+
+
+def refused(error: ApiError) -> Admission:
+    """What a user is told of an object that the server does not take.
+
+    Raises:
+        ApiError: this one, where it is no refusal but trouble of the server's own.
+    """
+    if not is_refusal(error):
+        raise error
+    trouble = refusal_of(error)
+    return Admission(reason=trouble.reason, message=trouble.message)

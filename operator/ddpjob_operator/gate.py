@@ -18,7 +18,7 @@ from ddpjob_operator.model import Runtime
 from ddpjob_operator.observe import JobView
 from ddpjob_operator.observed import ACCEPTED, Admission
 from ddpjob_operator.tokens import Tokens
-from ddpjob_operator.trouble import Trouble
+from ddpjob_operator.trouble import Trouble, repeated
 
 SECRET_SECONDS = 15.0
 """A job's Secret is looked for as often (or jobs/5 s where that is longer): to watch Secrets, the operator would need
@@ -68,9 +68,9 @@ class Gate:
         found = by_rules(job, spec, job.status, runtime)
         if found is ACCEPTED and not spec.suspend:
             found = await admit(client, tokens, job, spec, entry, runtime)
-        self.refused = None
+        before, self.refused = self.refused, None
         if found.reason not in (Reason.ACCEPTED, Reason.INVALID_SPEC, Reason.NAME_CONFLICT):
-            self.refused = Trouble(reason=found.reason, message=found.message)
+            self.refused = repeated(before, Trouble(reason=found.reason, message=found.message))
         if not spec.suspend:
             self.admitted = (job.generation, found)
         return found, []

@@ -23,7 +23,7 @@ from ddpjob_operator.cache import Cache, Entry
 from ddpjob_operator.client import DDPJOBS, PODS, Client
 from ddpjob_operator.desired import PodSet, members, pod_set
 from ddpjob_operator.due import RETRY_SECONDS
-from ddpjob_operator.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from ddpjob_operator.errors import AlreadyExists, ApiError, Conflict, NotFound
 from ddpjob_operator.events import between, was_restored
 from ddpjob_operator.gate import Gate
 from ddpjob_operator.hands import Hands, together
@@ -38,7 +38,7 @@ from ddpjob_operator.poller import Poller
 from ddpjob_operator.status import advance
 from ddpjob_operator.tally import Tally
 from ddpjob_operator.tokens import Tokens
-from ddpjob_operator.trouble import Trouble, refusal_of
+from ddpjob_operator.trouble import Trouble, is_refusal, refusal_of, repeated
 
 log = logging.getLogger("ddpjob.reconcile")
 
@@ -277,6 +277,7 @@ class Reconciler:
             self._create(job, spec, status, runtime, index, memory) for index in plan.create
         )
         refused = next((result for result in results if isinstance(result, Trouble)), None)
+        refused = repeated(memory.gate.refused, refused)
         changed, memory.gate.refused = memory.gate.refused != refused, refused
         if changed:
             return NOW
@@ -299,7 +300,9 @@ class Reconciler:
                 memory.gate.conflict = f"Pod {name} exists and is not this job's"
             if made is None or owner != job.uid:
                 return False
-        except (Forbidden, Invalid) as error:
+        except ApiError as error:
+            if not is_refusal(error):
+                raise
             return refusal_of(error)
         view = pod_of(made) if made is not None else None
         if view is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ddpjob_api.conditions import Condition, Reason
-from ddpjob_operator.errors import ApiError, Forbidden, Invalid
+from ddpjob_operator.errors import ApiError, Forbidden, Invalid, Unavailable
 from ddpjob_operator.observe import JobView, PodView, Waiting
 
 
@@ -93,6 +93,16 @@ def steady(reason: Reason) -> bool:
     return reason is not Reason.UNSCHEDULABLE
 
 
+def is_refusal(error: ApiError) -> bool:
+    """Whether the server is there and does not take this object: its own no, or that of a webhook, or one it cannot ask."""
+    if isinstance(error, Unavailable):
+        return (
+            error.status >= 500
+            and re.search(r"(failed calling|admission) webhook", error.message) is not None
+        )
+    return isinstance(error, (Forbidden, Invalid))
+
+
 def refusal_of(error: ApiError) -> Trouble:
     """Why a pod was not made, for a refusal that may pass."""
     words = error.message
@@ -101,6 +111,17 @@ def refusal_of(error: ApiError) -> Trouble:
     ):
         return Trouble(reason=Reason.QUOTA_EXCEEDED, message=words)
     return Trouble(reason=Reason.POD_REFUSED, message=words)
+
+
+def repeated(before: Trouble | None, now: Trouble | None) -> Trouble | None:
+    """The trouble of a new try; of a webhook that still does not answer the first words stay.
+
+    They name a port or an address that is another one each time, and a status that changes is looked at again at once.
+    """
+    if before is None or now is None:
+        return now
+    was, is_now = (re.search(r'failed calling webhook "[^"]*"', found.message) for found in (before, now))
+    return before if was and is_now and was[0] == is_now[0] else now
 
 
 def is_invalid(error: ApiError) -> bool:

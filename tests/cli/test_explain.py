@@ -123,6 +123,13 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "the quota team-a is used up",
     ),
     (
+        "a webhook that is down",
+        not_ready("PodRefused", 'Internal error occurred: failed calling webhook "policy.example": failed to call webhook: Post "https://policy.system.svc:443/?timeout=10s": dial tcp 10.0.0.9:443: connect: connection refused'),
+        Weight.STOPS,
+        "connection refused",
+        "the webhook policy.example does not answer",
+    ),
+    (
         "pods run and do not meet",
         replace(
             not_ready("PodsStarting", "1 of 2 pods are ready"),

@@ -1,10 +1,13 @@
 """What stands before a job's first pod, and what waits for the cluster."""
 
+import itertools
 from typing import Any
 
 import pytest
 from tests.operator.fake_api import failure
 from tests.operator.world import World, started
+
+from ddpjob_operator.client import Answer
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,66 @@ async def test_quota_and_webhooks_are_waited_for() -> None:
     world.api.before = lambda method, path: None
     await world.passes(6)
     assert sorted(world.live()) == [0, 1]
+
+
+def down(source_port: int) -> str:
+    """What the API server says of a webhook that cannot be asked; its own port is another one each time."""
+    return (
+        'Internal error occurred: failed calling webhook "policy.example": failed to call webhook: Post '
+        '"https://policy.system.svc:443/?timeout=10s": read tcp 10.0.0.1:'
+        f"{source_port}->10.0.0.9:443: connect: connection refused"
+    )
+
+
+@pytest.mark.parametrize("plural", ["services", "secrets", "pods"])
+async def test_a_webhook_that_is_down_is_said_before_the_first_pod_and_waited_for(plural: str) -> None:
+    world = await World().start()
+    ports = itertools.count(41000)
+    world.api.before = lambda method, path: (
+        failure(500, "InternalError", down(next(ports))) if method != "GET" and f"/{plural}" in path else None
+    )
+    await world.apply()
+    assert world.condition("PodsReady") == ("False", "PodRefused")
+    assert world.message("PodsReady") == down(41000)
+    assert [event for event in world.events() if "webhook" in event] == [f"PodRefused: {down(41000)}"]
+    await world.passes(6)
+    world.api.before = lambda method, path: None
+    await world.passes(6)
+    assert sorted(world.live()) == [0, 1]
+    assert world.operator.errors == []
+
+
+async def test_a_webhook_that_goes_down_is_said_of_a_pod_that_is_to_be_replaced() -> None:
+    world = await started()
+    ports: list[int] = []
+
+    def refuse(method: str, path: str) -> Answer | None:
+        if (method, path[-5:]) != ("POST", "/pods"):
+            return None
+        ports.append(41000 + len(ports))
+        return failure(500, "InternalError", down(ports[-1]))
+
+    world.api.before = refuse
+    await world.delete("pods", "train-1")
+    assert world.condition("PodsReady") == ("False", "PodRefused")
+    assert 'failed calling webhook "policy.example"' in world.message("PodsReady")
+    before = len(ports)
+    await world.passes(6)
+    assert len(ports) == before + 1, "a port of another number is no reason to hurry"
+    world.api.before = lambda method, path: None
+    await world.passes(6)
+    assert sorted(world.live()) == [0, 1]
+    assert world.operator.errors == []
+
+
+async def test_an_api_server_in_trouble_of_its_own_refuses_nothing() -> None:
+    world = await World().start()
+    world.api.before = lambda method, path: (
+        failure(500, "InternalError", "etcd is busy") if (method, path[-5:]) == ("POST", "/pods") else None
+    )
+    await world.apply()
+    assert {str(error) for error in world.operator.errors} == {"500 InternalError: etcd is busy"}
+    assert world.status == {}
 
 
 async def test_a_read_write_once_claim_for_two_nodes_is_refused() -> None:

@@ -41,7 +41,7 @@ from ddpjob_operator.model import (
 from ddpjob_operator.observe import Key, pod_of
 from ddpjob_operator.progress import bounded, duration, state_of
 from ddpjob_operator.settings import BadSetting, Settings, from_environment
-from ddpjob_operator.trouble import is_invalid, refusal_of
+from ddpjob_operator.trouble import is_invalid, is_refusal, refusal_of
 from ddpjob_operator.verdict import announced
 from ddpjob_operator.words import read
 
@@ -261,6 +261,8 @@ def test_every_reason_of_failed_in_the_code_is_in_the_closed_list() -> None:
         (403, "exceeded quota: small", Reason.QUOTA_EXCEEDED, False),
         (403, 'violates PodSecurity "restricted:latest"', Reason.POD_REFUSED, False),
         (400, 'admission webhook "x" denied the request', Reason.POD_REFUSED, False),
+        (500, 'failed calling webhook "x": connection refused', Reason.POD_REFUSED, False),
+        (500, 'admission webhook "x" denied the request', Reason.POD_REFUSED, False),
         (422, "spec.dnsPolicy: Unsupported value", Reason.POD_REFUSED, True),
     ],
 )
@@ -268,6 +270,20 @@ def test_refusals_have_reasons(status: int, message: str, reason: Reason, final:
     error = error_of(status, {"message": message})
     assert refusal_of(error).reason is reason
     assert is_invalid(error) is final
+    assert is_refusal(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (500, "etcdserver: request timed out"),
+        (503, "POST /api/v1/namespaces/webhook/pods: ClientConnectorError"),
+        (429, 'failed calling webhook "x": too many requests'),
+        (409, "the object has been modified"),
+    ],
+)
+def test_what_is_the_servers_own_trouble_is_no_refusal(status: int, message: str) -> None:
+    assert not is_refusal(error_of(status, {"message": message}))
 
 
 def test_events_tell_each_change_once() -> None:

@@ -108,6 +108,11 @@ REFUSED = (
         r"violates PodSecurity",
         "the namespace's Pod Security level forbids what template asks for: take it out, or use another namespace",
     ),
+    Row(
+        r'failed calling webhook "([^"]+)"',
+        "the webhook {0} does not answer, and without it no pod is made: start what serves it, or take it out "
+        "(kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations); the job then goes on by itself",
+    ),
     Row(r'admission webhook "([^"]+)"', "the webhook {0} refuses the pod: its words say what it wants"),
     Row(r"must specify limits|minimum|maximum", "a LimitRange of the namespace wants other resourcesPerNode"),
 )

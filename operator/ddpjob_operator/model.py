@@ -73,7 +73,7 @@ class ProgressState:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """What the pods of this run are made from; replacements take the same."""
+    """What the pods of this run are made from; replacements take the same, and the template as it is by then."""
 
     image: str = limited("", max_length=1024)
     trainer_from: str = limited("", max_length=1024)

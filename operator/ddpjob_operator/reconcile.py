@@ -33,6 +33,7 @@ from ddpjob_operator.model import Runtime, Status, write_status
 from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import JobView, Key, PodView, job_of, owner_of, pod_of
 from ddpjob_operator.observed import ACCEPTED, Observed
+from ddpjob_operator.overlay import Refused
 from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.poller import Poller
 from ddpjob_operator.status import advance
@@ -286,11 +287,14 @@ class Reconciler:
     async def _create(
         self, job: JobView, spec: Spec, status: Status, runtime: Runtime, index: int, memory: Memory
     ) -> bool | Trouble:
-        """True: the pod is there. False: its name is not free yet. Trouble: the API server does not take it."""
+        """True: the pod is there. False: its name is not free yet. Trouble: it cannot be made, or is not taken."""
         namespace, name = job.key.namespace, pod_name(job.key.name, index, status.incarnation)
-        body = pod(job, spec, status, runtime, index=index, incarnation=status.incarnation)
-        if not self._nodes.watched:
-            body["spec"].setdefault("tolerations", []).extend(tolerations(spec.recovery.node_lost_timeout))
+        try:
+            body = pod(job, spec, status, runtime, index=index, incarnation=status.incarnation)
+        except Refused as error:  # the template may be edited while the job runs
+            return Trouble(reason=Reason.POD_REFUSED, message=str(error))
+        if not self._nodes.watched and isinstance(given := body["spec"].setdefault("tolerations", []), list):
+            given.extend(tolerations(spec.recovery.node_lost_timeout))
         try:
             made: dict[str, Any] | None = await self._client.create(PODS, namespace, body)
         except AlreadyExists:

@@ -140,6 +140,40 @@ async def test_a_webhook_that_goes_down_is_said_of_a_pod_that_is_to_be_replaced(
     assert world.operator.errors == []
 
 
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ({"spec": {"hostname": "mine"}}, "spec.template.spec.hostname cannot be set: peers find a pod under"),
+        ({"spec": "none"}, "spec.template.spec: expected an object"),
+    ],
+)
+async def test_a_template_that_is_refused_and_edited_in_is_said_of_the_pod_it_keeps_away(
+    template: dict[str, Any], words: str
+) -> None:
+    world = await started()
+    await world.patch(template=template)
+    assert world.condition("PodsReady") == ("True", "AllPodsReady"), "pods that are there stay as they are"
+    await world.delete("pods", "train-1")
+    assert world.condition("PodsReady") == ("False", "PodRefused")
+    assert world.message("PodsReady").startswith(words)
+    assert world.condition("Failed") is None
+    await world.patch(template={"spec": {"priorityClassName": "high"}})
+    assert [world.pod(name)["spec"].get("priorityClassName") for name in world.live().values()] == [
+        None,
+        "high",
+    ]
+    assert world.operator.errors == []
+
+
+async def test_tolerations_of_a_wrong_type_are_the_api_servers_to_refuse() -> None:
+    world = await started()
+    world.operator.nodes.watched = False
+    await world.patch(template={"spec": {"tolerations": "all"}})
+    await world.delete("pods", "train-1")
+    assert world.pod(world.live()[1])["spec"]["tolerations"] == "all"
+    assert world.operator.errors == []
+
+
 async def test_an_api_server_in_trouble_of_its_own_refuses_nothing() -> None:
     world = await World().start()
     world.api.before = lambda method, path: (

@@ -53,8 +53,9 @@ def moments(
     if tried_again:
         due.append(now + timedelta(seconds=RETRY_SECONDS))
     written_at = moment_of(status.progress.updated_at) if status.progress else None
-    if written_at is not None and fold_report(status, seen.report, now=now) != status:
-        due.append(written_at + progress_every)
+    if written_at is not None:
+        talked = fold_report(status, seen.report, silent=seen.silent, now=now)
+        due += [written_at + progress_every] if talked != status else []
     return due
 
 

@@ -29,3 +29,8 @@ def noted(before: Waiting | None, report: JobReport, *, now: datetime) -> Waitin
     if now - since < LASTING:
         return before
     return Waiting(told=True) if much else None
+
+
+def interrupted(before: Waiting | None) -> Waiting | None:
+    """The note while the coordinator is silent: what was told was told, and of these minutes nothing is known."""
+    return Waiting(told=True) if before is not None and before.told else None

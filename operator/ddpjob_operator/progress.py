@@ -21,11 +21,18 @@ INT64 = 2**63 - 1
 INT32 = 2**31 - 1
 
 
-def fold_report(status: Status, report: JobReport | None, *, now: datetime) -> Status:
-    """What the coordinator says about the training, in the status."""
+def fold_report(status: Status, report: JobReport | None, *, silent: bool, now: datetime) -> Status:
+    """What the coordinator says about the training, in the status.
+
+    Args:
+        silent: it has not answered for some time; the numbers it said last are the newest there are, and no more than that.
+    """
+    if silent:
+        status = replace(status, waiting=lasting.interrupted(status.waiting))
     if report is None:
         return status
-    status = replace(status, waiting=lasting.noted(status.waiting, report, now=now))
+    if not silent:
+        status = replace(status, waiting=lasting.noted(status.waiting, report, now=now))
     return folded(
         status, report.progress, report.result, now=now, ddp=report.ddp, efficiency=report.efficiency
     )

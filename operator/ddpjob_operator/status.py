@@ -50,7 +50,8 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
     elif spec is not None:
         fresh = conditions(fresh, seen, spec, now=now)
     fresh = summary(counted(fresh, seen))
-    talked = fold_words(fold_report(fresh, seen.report, now=now), seen.pods, now=now)
+    talked = fold_report(fresh, seen.report, silent=seen.silent, now=now)
+    talked = fold_words(talked, seen.pods, now=now)
     if fresh == old and (talked == old or not progress_due(old, now, progress_every)):
         return fresh
     talked = spending.told(talked, seen.spent, seen.pods, now=now)  # which alone is no reason to write

@@ -98,11 +98,18 @@ def told(world: World) -> list[str]:
 
 
 async def train(world: World, efficiency: Efficiency, *, minutes: int, step: int) -> int:
-    for _ in range(minutes):
-        step += 100
-        await world.passes(60)
+    for _ in range(6 * minutes):
+        step += 20
+        await world.passes(10)
         await world.say(state=RunState.RUNNING, progress=Progress(step=step), efficiency=efficiency)
     return step
+
+
+async def hush(world: World, *, minutes: int) -> None:
+    """The coordinator does not answer."""
+    for _ in range(6 * minutes):
+        await world.passes(10)
+        await world.ask()
 
 
 async def test_an_operator_that_began_meanwhile_tells_it_and_none_tells_it_twice() -> None:
@@ -125,6 +132,22 @@ async def test_an_operator_that_began_meanwhile_tells_it_and_none_tells_it_twice
     await world.patch(suspend=False)
     await world.run()
     assert "waiting" not in world.status, "what former pods did"
+
+
+async def test_minutes_in_which_the_coordinator_is_silent_are_not_told_of() -> None:
+    world = await started()
+    step = await train(world, GRADIENTS, minutes=2, step=0)
+    await hush(world, minutes=LONG)
+    await world.delete("pods", "train-1")  # a look at the job, whatever for
+    assert told(world) == []
+    await world.run()
+    step = await train(world, GRADIENTS, minutes=LONG - 1, step=step)
+    assert told(world) == [], "ten minutes begin anew"
+    step = await train(world, GRADIENTS, minutes=2, step=step)
+    assert len(told(world)) == 1
+    await hush(world, minutes=2)
+    await train(world, GRADIENTS, minutes=LONG + 1, step=step)
+    assert len(told(world)) == 1, "what was told before a silence is not told again"
 
 
 def test_a_note_of_another_version_is_one_of_a_wait_that_begins_now() -> None:

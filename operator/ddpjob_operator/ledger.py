@@ -218,12 +218,13 @@ def reported(pod: PodView) -> Failure | None:
 
 
 def newer(one: Failure | None, other: Failure | None) -> Failure | None:
-    """The later failure; where the times are equal the second, which comes from closer to it.
+    """The later failure; where generations and times are equal the second, which comes from closer to it.
 
+    The times are of the clocks of different nodes, so they count within one generation only.
     A coordinator sees that a launcher is gone and repeats that; what the cluster knows of the same pod stays.
     """
     if one is None or other is None:
         return other or one
     if knows_more(one, other):
         return one
-    return other if (other.at or "") >= (one.at or "") else one
+    return other if (other.generation, other.at or "") >= (one.generation, one.at or "") else one

@@ -100,6 +100,26 @@ async def test_a_pod_whose_program_failed_once_and_that_is_lost_later_is_a_resta
     assert sorted(world.live()) == [0, 1]
 
 
+async def test_the_failure_of_a_later_generation_is_the_last_whatever_its_nodes_clock_says() -> None:
+    world = await started()
+    first = Failure(
+        reason=Reason.PROGRAM_FAILED, rank=1, node=1, generation=1, message="ahead", at="2026-01-01T00:10:00Z"
+    )
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, failures=(first,), last_failure=first)
+    second = replace(first, rank=0, node=0, generation=2, message="behind", at="2026-01-01T00:05:00Z")
+    await world.say(
+        state=RunState.RUNNING, generation=3, restarts=2, failures=(first, second), last_failure=second
+    )
+    assert world.status["lastFailure"]["message"] == "behind"
+    assert [event for event in world.events() if "behind" in event] != []
+    third = replace(second, generation=3, message="ahead again", at="2026-01-01T00:20:00Z")
+    await world.say(
+        state=RunState.RUNNING, generation=4, restarts=3, failures=(second, third), last_failure=third
+    )
+    await world.delete("pods", "train-1")
+    assert world.status["lastFailure"]["pod"] == "train-1"
+
+
 async def test_an_oom_kill_that_the_coordinator_saw_as_a_loss_is_a_restart() -> None:
     world = await started()
     uid = world.pod("train-1")["metadata"]["uid"]

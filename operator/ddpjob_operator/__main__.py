@@ -24,7 +24,7 @@ from ddpjob_operator.client import Client, Http, Limiter
 from ddpjob_operator.errors import ApiError
 from ddpjob_operator.handlers import kopf_settings, registry
 from ddpjob_operator.health import Health, Metrics
-from ddpjob_operator.leader import Leader, LostLease
+from ddpjob_operator.leader import DEADLINE, Leader, LostLease
 from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import Key
 from ddpjob_operator.poller import Poller
@@ -35,6 +35,9 @@ from ddpjob_operator.settings import BadSetting, Settings, from_environment
 from ddpjob_operator.tokens import Tokens
 
 log = logging.getLogger("ddpjob")
+
+LEASE_SECONDS = DEADLINE.total_seconds() / 2
+"""A request about the Lease that takes longer is given up: within the deadline another one may do better."""
 
 
 class Operator:
@@ -48,6 +51,8 @@ class Operator:
         self.settings = settings
         self.metrics = Metrics()
         self.http = http or Http()
+        self.lease_http = Http(timeout_seconds=LEASE_SECONDS)
+        """Connections of its own: a server that answers slowly keeps all of the others busy, and the Lease must not wait."""
         limiter = Limiter(rate=settings.api_qps, burst=settings.api_burst)
         self.client = Client(self.http, manager=FIELD_MANAGER, limiter=limiter)
         self.client.observe = self.metrics.request
@@ -78,8 +83,8 @@ class Operator:
             # A pod's name is nobody else's: its container, started again after a crash, goes on with its own Lease.
             host = socket.gethostname()
             identity = host if TOKEN.exists() else f"{host}_{secrets.token_hex(4)}"
-            # A client of its own: its renewals do not wait behind the work for a token.
-            lease = Client(self.http, manager=FIELD_MANAGER)
+            # A client of its own: its renewals wait behind the work neither for a token nor for a connection.
+            lease = Client(self.lease_http, manager=FIELD_MANAGER)
             lease.observe = self.metrics.request
             self.leader = Leader(lease, namespace=namespace, name=name, identity=identity)
         self.health = Health(
@@ -119,6 +124,7 @@ class Operator:
             await self._clean_up()
             if self.leader is not None:
                 await self.leader.release()
+            await self.lease_http.close()
             await self.http.close()
 
     async def _elected(self, leader: Leader, stop: asyncio.Event) -> bool:

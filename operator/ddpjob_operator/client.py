@@ -25,6 +25,8 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 PAGE = 500
 """Objects per answer of a list."""
+CONNECTIONS = 64
+"""At once to the API server, of one transport; other requests wait."""
 TRIES = 4
 """A refusal for load (429) is tried again this often here; everything else is the queue's to repeat."""
 
@@ -278,11 +280,11 @@ class Http:
             raise Unavailable(status=503, reason="NoConnection", message=words) from error
 
     async def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self._session.closed:
+        if self._session is None or self.closed:
             info = await asyncio.to_thread(connection)
             self._server = info.server.rstrip("/")
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=64, ssl=info.as_ssl_context()),
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=info.as_ssl_context()),
                 headers={
                     **info.as_http_headers(),
                     "Accept": "application/json",
@@ -293,6 +295,11 @@ class Http:
                 trust_env=info.trust_env,
             )
         return self._session
+
+    @property
+    def closed(self) -> bool:
+        """Whether no connection is held."""
+        return self._session is None or self._session.closed
 
     async def close(self) -> None:
         if self._session is not None:

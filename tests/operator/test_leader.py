@@ -1,13 +1,20 @@
 """One of several operators leads."""
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
+import kopf
 import pytest
+from aiohttp import web
 from tests.operator.fake_api import FakeApi, failure
 
-from ddpjob_operator.client import Client
+from ddpjob_operator import client as client_module
+from ddpjob_operator.__main__ import Operator
+from ddpjob_operator.client import CONNECTIONS, PODS, SECRETS, Client
 from ddpjob_operator.leader import Leader, LostLease
+from ddpjob_operator.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
 LONG = timedelta(seconds=3600)
@@ -88,3 +95,63 @@ async def test_of_two_that_take_it_at_once_one_leads() -> None:
     for task in pending:
         task.cancel()
     await asyncio.wait(pending)
+
+
+class SlowServer:
+    """An API server that does not answer about pods."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.waiting = 0
+        self.full, self.over = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        if "/pods/" in request.path:
+            self.waiting += 1
+            if self.waiting == CONNECTIONS:
+                self.full.set()
+            await self.over.wait()
+        body = json.loads(await request.text() or "null")
+        answer = await self.api(request.method, request.path, dict(request.query), body, request.content_type)
+        return web.json_response(answer.body, status=answer.status)
+
+
+@pytest.fixture
+async def slow(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowServer]:
+    server = SlowServer()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.__call__)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    monkeypatch.setattr(client_module, "connection", lambda: kopf.ConnectionInfo(server=url))
+    yield server
+    server.over.set()
+    await runner.cleanup()
+
+
+async def test_requests_that_a_slow_server_does_not_answer_do_not_keep_the_lease_waiting(
+    slow: SlowServer,
+) -> None:
+    operator = Operator(Settings(lease="system/ddpjob", health_port=0))
+    assert operator.leader is not None
+    assert await operator.client.get(SECRETS, "ns", "train-token") is None
+    work = [asyncio.create_task(operator.client.get(PODS, "ns", f"pod-{number}")) for number in range(100)]
+    await slow.full.wait()
+    async with asyncio.timeout(5):
+        await operator.leader.acquire()
+    assert slow.api.objects[KEY]["spec"]["holderIdentity"] == operator.leader.holder
+    slow.over.set()
+    await asyncio.gather(*work)
+    await operator.lease_http.close()
+    await operator.http.close()
+
+
+async def test_an_operator_that_ends_closes_all_of_its_connections(slow: SlowServer) -> None:
+    operator = Operator(Settings(lease="system/ddpjob", health_port=0))
+    stop = asyncio.Event()
+    stop.set()
+    await operator.run(stop)
+    assert (operator.http.closed, operator.lease_http.closed) == (True, True)

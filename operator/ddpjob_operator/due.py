@@ -47,8 +47,10 @@ def moments(
         due.append(now + spec.active_deadline - status.active_for(now))
     if secret is not None and status.runtime is not None:
         due.append(secret)
+    if status.runtime is None and not tried_again:  # its pods are made anew: the next look does
+        due.append(now + timedelta(seconds=RETRY_SECONDS if any(pod.live for pod in seen.pods) else 0))
     met_by = rendezvous.deadline(status, spec, members(seen.pods, spec.nodes), seen.word)
-    if met_by is not None:
+    if met_by is not None and status.runtime is not None:
         due.append(met_by)
     if tried_again:
         due.append(now + timedelta(seconds=RETRY_SECONDS))

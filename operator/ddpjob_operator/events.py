@@ -73,6 +73,9 @@ def between(old: Status, new: Status) -> list[Event]:
         told.append(Event(type="Warning", reason=running.reason, message=running.message))
     if old.active_since == new.active_since:  # a resumption forgets the ranks of pods that are gone
         told += [*pace(old.efficiency, new.efficiency), *waits(old, new)]
+    suspended = new.condition(Condition.SUSPENDED)
+    if suspended and old.runtime and not new.runtime and new.nodes.desired and not new.finished:
+        told.append(Event(type="Normal", reason=suspended.reason, message=suspended.message))
     failure = new.last_failure
     if (
         failure is not None

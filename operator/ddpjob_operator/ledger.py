@@ -35,12 +35,19 @@ class Loss:
 
 
 def account(
-    status: Status, pods: Iterable[PodView], report: JobReport | None, *, now: datetime, leaving: bool
+    status: Status,
+    pods: Iterable[PodView],
+    report: JobReport | None,
+    *,
+    now: datetime,
+    leaving: bool,
+    nodes: int | None = None,
 ) -> Status:
     """The status with new incidents counted and the replacements' number moved past every pod that ended.
 
     Args:
         leaving: the pods go because the job is suspended or at its end: nothing is counted.
+        nodes: of a job that had more before it was suspended, pods beyond them are not replaced, and none of its losses.
     """
     pods = sorted(pods, key=lambda pod: (pod.created, pod.index))
     known: set[str] = set()
@@ -66,7 +73,7 @@ def account(
         after = max(after, status.next_incarnation)
     else:
         for pod in lost:
-            if accounted(pod, pods):
+            if accounted(pod, pods) or (nodes is not None and pod.index >= nodes):
                 continue
             loss = loss_of(pod)
             failure = failure_of(pod, loss, status, now)

@@ -81,6 +81,8 @@ class Runtime:
     trainer_version: str = limited("", max_length=64)
     protocol: int = 0
     template_hash: str = limited("", max_length=64)
+    spec_hash: str = limited("", max_length=64)
+    """Of what may not change while the job runs (`pinning.py`); empty where an older operator made the pods."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +261,7 @@ def write_status(status: Status) -> dict[str, Any]:
             "trainerVersion": status.runtime.trainer_version,
             "protocol": status.runtime.protocol,
             "templateHash": status.runtime.template_hash,
+            **({"specHash": status.runtime.spec_hash} if status.runtime.spec_hash else {}),
         }
     cleaned: dict[str, Any] = finite(document)
     return cleaned

@@ -34,6 +34,7 @@ from ddpjob_operator.nodes import Nodes
 from ddpjob_operator.observe import JobView, Key, PodView, job_of, owner_of, pod_of
 from ddpjob_operator.observed import ACCEPTED, Observed
 from ddpjob_operator.overlay import Refused
+from ddpjob_operator.pinning import spec_hash
 from ddpjob_operator.pod import pod, template_hash
 from ddpjob_operator.poller import Poller
 from ddpjob_operator.status import advance
@@ -197,6 +198,7 @@ class Reconciler:
             trainer_version=__version__,
             protocol=PROTOCOL,
             template_hash=digest,
+            spec_hash=spec_hash(job.spec) if job.spec else "",
         )
 
     async def _write(self, job: JobView, status: Status) -> JobView | None:
@@ -237,7 +239,8 @@ class Reconciler:
     ) -> float | None:
         """Make the pods so. Returns when to look again, or None where all went well."""
         spec, runtime = job.spec, status.runtime
-        if spec is not None and spec.suspend and plan.delete and not memory.asked_to_stop:
+        leaving = spec is not None and (spec.suspend or runtime is None)
+        if leaving and plan.delete and not memory.asked_to_stop:
             # All save at one step; the deletions below would end each pod by itself.
             memory.asked_to_stop = True
             coordinator = next((pod for pod in plan.delete if pod.index == 0 and pod.address), None)

@@ -19,9 +19,11 @@ from ddpjob_operator.desired import members
 from ddpjob_operator.model import Status, Truth, set_condition
 from ddpjob_operator.observe import JobView, PodView
 from ddpjob_operator.observed import ACCEPTED, Observed
+from ddpjob_operator.pinning import left_over
 from ddpjob_operator.trouble import Trouble, trouble_of
 
 RUNS = "the workers of every node run"
+RESUMED = "the job was suspended and resumed while its pods were there, and its spec may be another one"
 SILENT = "the coordinator, the launcher of node 0, does not answer"
 
 
@@ -43,12 +45,14 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
             ACCEPTED.reason,
             "; ".join([ACCEPTED.message, *warnings(seen.job, spec)]),
         )
-    if spec.suspend:
+    if spec.suspend or made_anew(status, seen):
         going = [pod.name for pod in seen.pods if not pod.ended]
-        words = (
-            f"{len(going)} pods are saving and ending" if going else "no pods; set suspend to false to go on"
-        )
-        put(Condition.SUSPENDED, not going, Reason.SUSPENDED, words)
+        ending = f"{len(going)} pods are saving and ending"
+        if spec.suspend:
+            why, words = "the job is suspended", ending if going else "no pods; set suspend to false to go on"
+        else:
+            why, words = RESUMED, f"{RESUMED}; {ending}, new ones are made from it"
+        put(Condition.SUSPENDED, spec.suspend and not going, Reason.SUSPENDED, words)
         for kind in (
             Condition.PODS_READY,
             Condition.RENDEZVOUS_READY,
@@ -57,7 +61,7 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
             Condition.HUNG,
         ):
             if old.condition(kind) is not None:
-                put(kind, False, Reason.SUSPENDED, "the job is suspended")
+                put(kind, False, Reason.SUSPENDED, why)
         return status
     if old.condition(Condition.SUSPENDED) is not None:
         put(Condition.SUSPENDED, False, Reason.RESUMED, "the job is not suspended")
@@ -101,6 +105,12 @@ def conditions(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> 
     elif old.condition(Condition.HUNG) is not None:
         put(Condition.HUNG, False, Reason.TRAINING, "no rank is known to hang")
     return status
+
+
+def made_anew(status: Status, seen: Observed) -> bool:
+    """Whether a job that is not suspended gives up its pods for new ones."""
+    given_up = seen.job.status.runtime is not None and status.runtime is None
+    return given_up or bool(left_over(status, seen.pods))
 
 
 def is_hung(status: Status, failure: Failure, report: JobReport | None, *, was: bool) -> bool:

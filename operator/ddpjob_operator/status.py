@@ -17,6 +17,7 @@ from ddpjob_operator.desired import members
 from ddpjob_operator.ledger import account, dismissed
 from ddpjob_operator.model import Nodes, Rendezvous, Startup, Status, Truth, moment_of, set_condition, stamp
 from ddpjob_operator.observed import Observed
+from ddpjob_operator.pinning import left_over, overtaken
 from ddpjob_operator.progress import fold_report, fold_words, words_of
 from ddpjob_operator.standing import conditions, missing
 from ddpjob_operator.trouble import trouble_of
@@ -34,13 +35,20 @@ def advance(seen: Observed, *, now: datetime, progress_every: timedelta) -> Stat
         )
     spec = seen.job.spec
     verdict = invalid(seen) or ending(seen.pods, spec) or announced(seen.report, spec)
-    leaving = verdict is not None or (spec is not None and spec.suspend) or old.apart_until(now) is not None
-    fresh = account(fresh, seen.pods, seen.report, now=now, leaving=leaving)
+    leaving = (
+        verdict is not None
+        or (spec is not None and spec.suspend)
+        or old.apart_until(now) is not None
+        or overtaken(old.runtime, seen.runtime)
+        or bool(left_over(old, seen.pods))
+    )
+    nodes = spec.nodes if spec is not None else None
+    fresh = account(fresh, seen.pods, seen.report, now=now, leaving=leaving, nodes=nodes)
     if spec is not None and verdict is None:
         fresh = on_the_clock(fresh, seen, spec, now=now)
         if seen.report is None or seen.report.state is not RunState.FINISHED:  # the launchers' own words come
             verdict = overspent(fresh, spec, now=now)
-            if verdict is None and old.apart_until(now) is None:
+            if verdict is None and fresh.runtime is not None and old.apart_until(now) is None:
                 fresh, verdict = apart(fresh, seen, spec, now=now)
     if spec is not None:
         first_step = spending.first_step(fresh, seen.report, seen.pods)
@@ -64,15 +72,19 @@ def progress_due(status: Status, now: datetime, every: timedelta) -> bool:
 
 
 def on_the_clock(status: Status, seen: Observed, spec: Spec, *, now: datetime) -> Status:
-    """The runtime pinned at the first pod and freed by suspension, and the seconds the job was active."""
-    if spec.suspend:
+    """The runtime pinned at the first pod and freed by suspension, and the seconds the job was active.
+
+    A suspension in which the spec was edited is one, seen or not; pods of before it go before the next runtime is pinned.
+    """
+    if spec.suspend or overtaken(status.runtime, seen.runtime):
         since = moment_of(status.active_since)
         spent = int((now - since).total_seconds()) if since else 0
         return replace(
             status, runtime=None, active_since=None, active_seconds=status.active_seconds + max(0, spent),
             rendezvous=None,
         )  # fmt: skip
-    if status.runtime is None and seen.admission.reason is Reason.ACCEPTED:
+    accepted = seen.admission.reason is Reason.ACCEPTED
+    if accepted and status.runtime is None and not left_over(status, seen.pods):
         return replace(
             status,
             runtime=seen.runtime,

@@ -122,6 +122,16 @@ async def is_suspended_and_resumed(world: World) -> None:
     await world.run()
 
 
+async def is_edited_in_a_suspension_that_nobody_sees(world: World) -> None:
+    await starts(world)
+    await world.patch(env=[{"name": "A", "value": "b"}])
+    await world.passes(10)
+    for name in ("train-0", "train-1"):
+        await world.stopped(name)
+    await world.passes(10)
+    await world.run()
+
+
 async def is_deleted(world: World) -> None:
     await starts(world)
     await world.delete()
@@ -134,7 +144,8 @@ async def is_deleted(world: World) -> None:
 STORIES: list[Story] = [
     starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_the_coordinator_and_another,
     loses_the_coordinators_node, loses_all_its_nodes_at_once, does_not_meet_at_first, completes,
-    fails_by_its_budget, hangs_with_no_restart_left, is_suspended_and_resumed, is_deleted,
+    fails_by_its_budget, hangs_with_no_restart_left, is_suspended_and_resumed,
+    is_edited_in_a_suspension_that_nobody_sees, is_deleted,
 ]  # fmt: skip
 
 

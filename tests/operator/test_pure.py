@@ -80,7 +80,7 @@ STATUSES = st.builds(
     ),
     waiting=st.none() | st.builds(Waiting, told=st.booleans(), since=st.none() | TEXT),
     last_failure=st.none() | st.builds(Failure, reason=st.sampled_from(Reason), message=TEXT, rank=st.none() | st.integers(0, 9)),
-    runtime=st.none() | st.builds(Runtime, image=TEXT, trainer_version=TEXT, protocol=st.integers(0, 9), template_hash=TEXT),
+    runtime=st.none() | st.builds(Runtime, image=TEXT, trainer_version=TEXT, protocol=st.integers(0, 9), template_hash=TEXT, spec_hash=TEXT),
 )  # fmt: skip
 
 STATUS_FIELDS = list(walk(Status, SCHEMA["properties"]["status"], "status"))

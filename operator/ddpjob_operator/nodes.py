@@ -86,15 +86,26 @@ class Nodes:
         del self._known[view.name]
         return True
 
-    def settle(self, views: Iterable[NodeView]) -> list[str]:
-        """A full list; the names of those whose state differs from what was known."""
+    def settle(self, views: Iterable[NodeView], *, before: int) -> list[str]:
+        """A full list: a node that it has not is gone, unless it is newer than the list.
+
+        Args:
+            before: the highest resourceVersion held when the list was asked for.
+
+        Returns:
+            The names of those whose state differs from what was known.
+        """
         views = list(views)
         there = {view.name for view in views}
-        gone = [name for name in self._known if name not in there]
+        gone = [name for name, view in self._known.items() if name not in there and view.version <= before]
         for name in gone:
             del self._known[name]
         self.watched = True
         return [*gone, *(view.name for view in views if self.put(view))]
+
+    def newest(self) -> int:
+        """The highest resourceVersion held."""
+        return max((view.version for view in self._known.values()), default=0)
 
     def away(self, name: str | None) -> Away | None:
         """What is known against a node; None where it is Ready, or where that cannot be told."""

@@ -31,7 +31,8 @@ async def resync(client: Client, cache: Cache, nodes: Nodes, namespaces: Sequenc
     """
     if not namespaces:
         try:
-            nodes.settle([node_of(body) for body in await client.list(NODES, None)])
+            before = nodes.newest()
+            nodes.settle([node_of(body) for body in await client.list(NODES, None)], before=before)
         except Forbidden as error:
             if nodes.watched:
                 raise

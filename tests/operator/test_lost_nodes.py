@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.operator.fake_api import failure
-from tests.operator.world import World
+from tests.operator.world import Operator, World, node_body
 
 from ddpjob_api.conditions import Reason
 from ddpjob_api.report import Failure, RunState
@@ -109,6 +109,26 @@ async def test_a_node_that_does_not_exist_any_more_is_a_lost_one() -> None:
     await world.passes(2)
     assert world.live()[1] == "train-1-r1"
     assert "node node-1 does not exist any more" in world.status["lastFailure"]["message"]
+
+
+async def test_a_node_that_joins_while_all_are_listed_is_there() -> None:
+    world = await trains()
+    nodes = world.operator.nodes
+
+    def joins(method: str, path: str) -> None:
+        if (method, path) == ("GET", "/api/v1/nodes"):
+            world.api.after = lambda method, path: None
+            world.api.create("nodes", "", node_body("node-9", world.api.now, ready=True))
+
+    world.api.after = joins
+    await world.resync()
+    assert nodes.away("node-9") is None
+    world.operators.clear()  # whose watch misses that it goes again
+    world.api.delete("nodes", "", "node-9")
+    operator = Operator(world.api)
+    operator.nodes = nodes
+    await operator.start()
+    assert nodes.away("node-9") is not None
 
 
 async def test_in_a_storm_no_pod_is_given_up_and_the_job_says_so() -> None:

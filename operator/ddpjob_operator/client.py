@@ -248,7 +248,7 @@ class Http:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, connect=10)
         self._session: aiohttp.ClientSession | None = None
         self._server = ""
-        self._opened = 0.0
+        self._opening = asyncio.Lock()
 
     async def __call__(
         self, method: str, path: str, query: Mapping[str, str], body: Any, content_type: str
@@ -280,21 +280,22 @@ class Http:
             raise Unavailable(status=503, reason="NoConnection", message=words) from error
 
     async def _open(self) -> aiohttp.ClientSession:
-        if self._session is None or self.closed:
-            info = await asyncio.to_thread(connection)
-            self._server = info.server.rstrip("/")
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=info.as_ssl_context()),
-                headers={
-                    **info.as_http_headers(),
-                    "Accept": "application/json",
-                    "User-Agent": "ddpjob-operator",
-                },
-                timeout=self._timeout,
-                proxy=info.proxy_url,
-                trust_env=info.trust_env,
-            )
-        return self._session
+        async with self._opening:  # else who comes meanwhile opens another, and the first is never closed
+            if self._session is None or self.closed:
+                info = await asyncio.to_thread(connection)
+                self._server = info.server.rstrip("/")
+                self._session = aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=info.as_ssl_context()),
+                    headers={
+                        **info.as_http_headers(),
+                        "Accept": "application/json",
+                        "User-Agent": "ddpjob-operator",
+                    },
+                    timeout=self._timeout,
+                    proxy=info.proxy_url,
+                    trust_env=info.trust_env,
+                )
+            return self._session
 
     @property
     def closed(self) -> bool:

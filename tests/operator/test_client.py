@@ -1,11 +1,15 @@
 """Requests to the API server: answers as errors, pauses, pages, and a rate."""
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from tests.operator.fake_api import FakeApi, failure, no_answer
 from tests.operator.world import World
 
 from ddpjob_operator import client as client_module
-from ddpjob_operator.client import DDPJOBS, PODS, Client, Limiter
+from ddpjob_operator.client import DDPJOBS, PODS, Client, Http, Limiter
 from ddpjob_operator.errors import (
     AlreadyExists,
     Conflict,
@@ -85,3 +89,27 @@ async def test_the_limiter_lets_a_burst_through_and_then_the_rate(monkeypatch: p
 async def test_no_connection_is_unavailable() -> None:
     with pytest.raises(Unavailable):
         await Client(no_answer, manager="m").get(PODS, "ns", "x")
+
+
+async def test_requests_that_begin_together_share_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    nowhere: Any = SimpleNamespace(
+        server="http://127.0.0.1:9",
+        as_ssl_context=lambda: False,
+        as_http_headers=dict,
+        proxy_url=None,
+        trust_env=False,
+    )
+
+    def connection() -> Any:
+        asked.append(nowhere)
+        return nowhere
+
+    monkeypatch.setattr(client_module, "connection", connection)
+    http = Http()
+    requests = (http("GET", "/api", {}, None, "") for _ in range(5))
+    found = await asyncio.gather(*requests, return_exceptions=True)
+    assert [type(each) for each in found] == [Unavailable] * 5
+    assert len(asked) == 1
+    await http.close()
+    assert http.closed

@@ -234,24 +234,54 @@ def test_a_rank_that_cannot_look_takes_part_and_nobody_goes_on(
     assert capfd.readouterr().err.count("the instrumentation failed with KeyError") == 1
 
 
-@pytest.mark.parametrize("asked", [None, "own.ckpt"])
+@pytest.mark.parametrize(
+    ("asked", "selected", "begins"),
+    [
+        pytest.param(None, None, "newest", id="nothing"),
+        pytest.param("last", None, "newest", id="last, which Lightning does not find"),
+        pytest.param("last", "own/last.ckpt", "newest", id="last, an older file of the script's"),
+        pytest.param(None, "own/on_exception.ckpt", "newest", id="OnExceptionCheckpoint chooses last"),
+        pytest.param("own.ckpt", "own.ckpt", "own.ckpt", id="a path"),
+        pytest.param("best", "own/best.ckpt", "own/best.ckpt", id="best"),
+        pytest.param(
+            None, "own/.lr_find_1.ckpt", "own/.lr_find_1.ckpt", id="back from trying learning rates"
+        ),
+    ],
+)
 def test_a_fit_goes_on_when_the_process_group_is_there_unless_the_program_says_from_where(
-    asked: str | None, tmp_path: Path
+    asked: str | None, selected: str | None, begins: str, tmp_path: Path
 ) -> None:
     setting = Setting(tmp_path)
     files = saved_by_lightning(setting.directory, 10, 20)
+    assert begun(setting, asked, selected) == (files[0] if begins == "newest" else begins)
+
+
+def test_last_is_lightnings_own_where_the_job_has_nothing(tmp_path: Path) -> None:
+    assert begun(Setting(tmp_path), "last", "own/last.ckpt") == "own/last.ckpt"
+
+
+def test_a_path_that_the_program_gave_the_trainer_is_its_own(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    saved_by_lightning(setting.directory, 10, 20)
+    assert begun(setting, None, "own.ckpt", by_trainer=True) == "own.ckpt"
+
+
+def begun(setting: Setting, asked: str | None, selected: str | None, *, by_trainer: bool = False) -> object:
+    """Where a `fit` begins for which Lightning selects that path."""
     began: list[object] = []
 
     class Connector:
+        _user_managed = by_trainer
+
         def resume_start(self, checkpoint_path: object = None, weights_only: bool | None = None) -> None:
             began.append(checkpoint_path)
 
     trainer = types.SimpleNamespace(_checkpoint_connector=Connector())
     shared: Any = types.SimpleNamespace(saving=setting.saving, worker=setting.worker, guard=setting.guard)
     with lightning_fit.going_on(trainer, asked, shared):
-        trainer._checkpoint_connector.resume_start(asked, weights_only=None)
-    assert began == [asked or files[0]]
+        trainer._checkpoint_connector.resume_start(selected, weights_only=None)
     assert "resume_start" not in vars(trainer._checkpoint_connector)
+    return began[0]
 
 
 def half_of_the_trainer(output: Path, step: int) -> Path:

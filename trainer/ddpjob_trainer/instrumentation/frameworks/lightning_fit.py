@@ -27,20 +27,24 @@ def put_root(arguments: dict[str, Any], saving: Saving) -> None:
 
 @contextmanager
 def going_on(trainer: Any, asked: Any, shared: Shared) -> Iterator[None]:
-    """A `fit` that goes on from the newest complete checkpoint, where the program gives no `ckpt_path`.
+    """A `fit` that goes on from the newest complete checkpoint, where the program gives no `ckpt_path` or "last".
+
+    By "last" Lightning knows only files of that name, and chooses it itself where an `OnExceptionCheckpoint` is there; what
+    it finds is used where the job has nothing. A path by `Trainer.ckpt_path` is the program's own.
 
     Lightning calls `resume_start` when its process group is there, and the ranks need one to agree: what they find
     before may differ, because each sees a shared volume through a cache of its own.
     """
     connector = getattr(trainer, "_checkpoint_connector", None)
-    if shared.saving.directory is None or asked is not None or connector is None:
+    named = asked not in (None, "last") or getattr(connector, "_user_managed", False)
+    if shared.saving.directory is None or named or connector is None:
         yield
         return
     original, newest = connector.resume_start, shared.guard.setting(shared.saving.newest_of_lightning)
 
     @transparent
     def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        found = newest() if not checkpoint_path else None
+        found = None if back_to_its_own(checkpoint_path) else newest()
         if found is not None:
             shared.worker.say(f"Lightning goes on from {found}")
         return original(found or checkpoint_path, *args, **kwargs)
@@ -50,6 +54,11 @@ def going_on(trainer: Any, asked: Any, shared: Shared) -> Iterator[None]:
         yield
     finally:
         del connector.resume_start
+
+
+def back_to_its_own(path: Any) -> bool:
+    """Whether Lightning loads what it has put aside itself, to try learning rates or batch sizes and come back."""
+    return path is not None and Path(path).name.startswith((".lr_find_", ".scale_batch_size_"))
 
 
 def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:

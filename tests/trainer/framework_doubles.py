@@ -68,6 +68,7 @@ class Arguments:
     ddp_broadcast_buffers: bool | None = None
     ddp_find_unused_parameters: bool | None = None
     ddp_static_graph: bool | None = None
+    save_only_model: bool = False
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trainer.framework_doubles import HuggingFaceTrainer, shared
+from tests.trainer.framework_doubles import HuggingFaceTrainer, said, shared
 
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
@@ -325,6 +325,60 @@ def test_a_trainer_without_any_checkpoint_gets_what_the_script_asks_for(tmp_path
     made = hugging_face(found, tmp_path / "checkpoints" / "out")
     made.train(True)
     assert made.called == [("train", True)], "Hugging Face's own words: there is nothing to resume from"
+
+
+def saved_without_optimizer(output: Path, step: int) -> Path:
+    """As the Trainer saves with `save_only_model`."""
+    folder = half_of_the_trainer(output, step)
+    header = json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return folder
+
+
+@pytest.mark.parametrize("asked", [None, True])
+def test_a_script_that_saves_its_model_only_goes_on_and_saves_the_optimizer_from_then_on(
+    asked: bool | None, tmp_path: Path
+) -> None:
+    found = shared(tmp_path, directory=tmp_path / "checkpoints")
+    output = tmp_path / "checkpoints" / "out"
+    folder = saved_without_optimizer(output, 20)
+    half_of_the_trainer(output, 30)
+    made = hugging_face(found, output)
+    made.args.save_only_model = True
+    made.train(asked)
+    assert made.called == [("train", str(folder))]
+    assert made.args.save_only_model is False
+    assert said(found) == {"checkpoint": ("save_only_model=True", "save_only_model=False", True)}
+    assert found.notices.warnings[1:] == [
+        f"checkpoint {folder} has no optimizer (save_only_model=True), so optimizer and schedule begin anew at its step"
+    ]
+
+
+def test_a_script_that_saves_the_optimizer_does_not_go_on_without_it(tmp_path: Path) -> None:
+    found = shared(tmp_path, directory=tmp_path / "checkpoints")
+    output = tmp_path / "checkpoints" / "out"
+    folder = saved_without_optimizer(output, 20)
+    made = hugging_face(found, output)
+    made.train()
+    assert made.called == [("train", None)]
+    assert found.notices.warnings == [
+        f"checkpoint {folder} is passed over: none of optimizer.pt, optimizer.bin"
+    ]
+
+
+@pytest.mark.parametrize("why", ["Report", "a model sharded while it is loaded"])
+def test_who_must_save_the_model_only_is_told_what_it_costs(why: str, tmp_path: Path) -> None:
+    settings = {"overrides": "Report"} if why == "Report" else {}
+    found = shared(tmp_path, directory=tmp_path / "checkpoints", **settings)
+    made = hugging_face(found, tmp_path / "checkpoints" / "out")
+    made.args.save_only_model = True
+    made.is_distributed_loading_by_transformers = why != "Report"  # type: ignore[attr-defined]
+    made.train()
+    assert made.args.save_only_model is True and not said(found)
+    assert [each[:60] for each in found.notices.warnings] == [
+        "spec.checkpoint: save_only_model=True leaves the optimizer o"
+    ]
 
 
 def hugging_face(found: Any, output: Path) -> HuggingFaceTrainer:

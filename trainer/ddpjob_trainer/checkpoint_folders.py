@@ -47,8 +47,13 @@ def is_accelerate(path: Path) -> bool:
     return any(ACCELERATE.match(name) for name in names_in(path))
 
 
-def of_trainer(path: Path, step: int) -> str | None:
-    """What is wrong with a folder of the Trainer's, or None."""
+def lacks_optimizer(names: set[str]) -> bool:
+    """Whether the Trainer was told to save its model only, where its state is there: that is written last."""
+    return names.isdisjoint(OPTIMIZERS) and not any(FSDP_OPTIMIZER.match(name) for name in names)
+
+
+def of_trainer(path: Path, step: int, *, only_model: bool = False) -> str | None:
+    """What is wrong with a folder of the Trainer's, or None; `only_model`: it may lack the optimizer."""
     try:
         state = json.loads((path / TRAINER_STATE).read_bytes())
     except (OSError, ValueError) as error:
@@ -60,7 +65,7 @@ def of_trainer(path: Path, step: int) -> str | None:
         return of_deepspeed(path) or of_files(path, names)
     if names.isdisjoint(WEIGHTS + INDEXES) and not any(FSDP_WEIGHTS.match(name) for name in names):
         return f"none of {', '.join(WEIGHTS)}"
-    if names.isdisjoint(OPTIMIZERS) and not any(FSDP_OPTIMIZER.match(name) for name in names):
+    if lacks_optimizer(names) and not only_model:
         return f"none of {', '.join(OPTIMIZERS)}"
     return of_files(path, names)
 

@@ -116,14 +116,14 @@ def offer(directory: Path, say: Callable[[str], None] | None) -> str:
     return str(chosen or "")
 
 
-def trainer_checkpoints(output: Path) -> tuple[Found, ...]:
-    """Those of Hugging Face's Trainer in its output directory, by step."""
+def trainer_checkpoints(output: Path, *, only_model: bool = False) -> tuple[Found, ...]:
+    """Those of Hugging Face's Trainer in its output directory, by step; `only_model`: they may lack the optimizer."""
     try:
         names = os.listdir(output)
     except OSError:
         return ()
     steps = {int(match[1]): output / name for name in names if (match := FOLDER.match(name))}
-    return tuple(trainer_checkpoint(steps[step], step) for step in sorted(steps))
+    return tuple(trainer_checkpoint(steps[step], step, only_model=only_model) for step in sorted(steps))
 
 
 def look(directory: Path, depth: int) -> Iterator[Found]:
@@ -164,8 +164,8 @@ def is_trainer(path: Path) -> bool:
     return not names.isdisjoint(WEIGHTS + INDEXES) or not any(name.endswith(TORCH_SUFFIXES) for name in names)
 
 
-def trainer_checkpoint(path: Path, step: int) -> Found:
-    problem = of_trainer(path, step)
+def trainer_checkpoint(path: Path, step: int, *, only_model: bool = False) -> Found:
+    problem = of_trainer(path, step, only_model=only_model)
     return Found(path=path, layout=Layout.TRAINER, step=step, modified=modified(path), problem=problem)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.checkpoint_folders import lacks_optimizer, names_in
 from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks import huggingface
@@ -34,6 +35,7 @@ def patch(module: Any, shared: Shared) -> None:
             made.add_callback(callback(shared))
             followed.add(id(made))
         huggingface.put_accumulation(made.args, shared)
+        put_optimizer(made, shared)
         clock.ends_itself = clock.loss_is_divided = True
 
     newest = shared.guard.setting(functools.partial(chosen, shared=shared))
@@ -41,8 +43,8 @@ def patch(module: Any, shared: Shared) -> None:
     @transparent
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        instead = newest(self, resume_from_checkpoint)  # first: by the program's own save_only_model
         prepare(self)
-        instead = newest(self, resume_from_checkpoint)
         begin = resume_from_checkpoint if instead is None else instead.path
         try:
             result = original(self, begin, *args, **kwargs)
@@ -88,7 +90,8 @@ def chosen(trainer: Any, asked: Any, shared: Shared) -> Instead | None:
     output = Path(trainer.args.output_dir)
     if saving.given(output):
         return None
-    found = saving.newest_of_trainer(output)
+    only_model = bool(getattr(trainer.args, "save_only_model", False))
+    found = saving.newest_of_trainer(output, only_model=only_model)
     if found is None:
         return passed_over(asked, output, shared)
     if isinstance(asked, str) and Path(asked).absolute() != found.absolute():
@@ -96,6 +99,10 @@ def chosen(trainer: Any, asked: Any, shared: Shared) -> Instead | None:
             setting="checkpoint", asked=asked, resource=str(found), where=where.caller(), applied=True
         )
     shared.worker.say(f"Hugging Face's Trainer goes on from {found}")
+    if only_model and lacks_optimizer(names_in(found)):
+        shared.notices.warn(
+            f"checkpoint {found} has no optimizer (save_only_model=True), so optimizer and schedule begin anew at its step"
+        )
     return Instead(path=str(found))
 
 
@@ -112,6 +119,27 @@ def passed_over(asked: Any, output: Path, shared: Shared) -> Instead | None:
         return None
     shared.worker.say(f"Hugging Face's Trainer begins at step 0: no checkpoint in {output} is complete")
     return Instead(path=None)
+
+
+def put_optimizer(trainer: Any, shared: Shared) -> None:
+    """Checkpoints with the optimizer, where the job goes on from them: without it, it begins anew in each generation.
+
+    A model that transformers shards while loading it cannot be saved with it, by Hugging Face's own rule.
+    """
+    saving, arguments = shared.saving, trainer.args
+    if saving.spec is None or not getattr(arguments, "save_only_model", False):
+        return
+    if saving.directory is None or getattr(trainer, "is_distributed_loading_by_transformers", False):
+        shared.notices.warn(
+            "spec.checkpoint: save_only_model=True leaves the optimizer out of the checkpoints, so a later generation goes "
+            "on with a new optimizer and schedule, if at all; let the script save both"
+        )
+        return
+    shared.notices.override(
+        setting="checkpoint", asked="save_only_model=True", resource="save_only_model=False", where=where.caller(),
+        applied=True,
+    )  # fmt: skip
+    arguments.save_only_model = False
 
 
 def callback(shared: Shared) -> Any:

@@ -71,12 +71,15 @@ class Saving:
         """Whether the program has had the newest checkpoint of that folder; what it trains next is another training."""
         return output in self._given
 
-    def newest_of_trainer(self, output: Path) -> Path | None:
-        """The newest checkpoint of Hugging Face's Trainer that every rank finds complete; once per directory."""
+    def newest_of_trainer(self, output: Path, *, only_model: bool = False) -> Path | None:
+        """The newest checkpoint of Hugging Face's Trainer that every rank finds complete; once per directory.
+
+        `only_model`: the program saves it without the optimizer.
+        """
         if output in self._given:
             return None
         self._given.add(output)
-        return self._newest(lambda: trainer_checkpoints(output))
+        return self._newest(lambda: trainer_checkpoints(output, only_model=only_model))
 
     def newest_of_lightning(self) -> Path | None:
         """The newest checkpoint of Lightning that every rank finds complete; for the first `fit` of a program."""

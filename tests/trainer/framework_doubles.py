@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpjob_api.names import WorkerEnv
 from ddpjob_trainer.instrumentation.clock import Clock
+from ddpjob_trainer.instrumentation.frameworks import huggingface_trainer
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.instrumentation.guard import Guard
@@ -174,6 +175,18 @@ class HuggingFaceTrainer:
     def evaluate(self) -> str:
         self.called.append("evaluate")
         return "evaluated"
+
+
+def hugging_face(found: Shared, output: Path) -> HuggingFaceTrainer:
+    """A patched trainer of a class of its own."""
+
+    class Trainer(HuggingFaceTrainer):
+        train = HuggingFaceTrainer.train
+
+    huggingface_trainer.patch(SimpleNamespace(Trainer=Trainer), found)
+    made = Trainer()
+    made.args.output_dir = str(output)
+    return made
 
 
 class Recomputed:

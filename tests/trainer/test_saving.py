@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trainer.framework_doubles import HuggingFaceTrainer, said, shared
+from tests.trainer.framework_doubles import hugging_face, said, shared
 
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer import worker
 from ddpjob_trainer.instrumentation import reading
 from ddpjob_trainer.instrumentation.clock import Clock
-from ddpjob_trainer.instrumentation.frameworks import huggingface_trainer, lightning_fit
+from ddpjob_trainer.instrumentation.frameworks import lightning_fit
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
@@ -379,16 +379,6 @@ def test_who_must_save_the_model_only_is_told_what_it_costs(why: str, tmp_path: 
     assert [each[:60] for each in found.notices.warnings] == [
         "spec.checkpoint: save_only_model=True leaves the optimizer o"
     ]
-
-
-def hugging_face(found: Any, output: Path) -> HuggingFaceTrainer:
-    class Trainer(HuggingFaceTrainer):
-        train = HuggingFaceTrainer.train
-
-    huggingface_trainer.patch(types.SimpleNamespace(Trainer=Trainer), found)
-    made = Trainer()
-    made.args.output_dir = str(output)
-    return made
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ Why apart from the arguments: those are settings, this is a run. What is added i
 import functools
 import os
 import sys
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,14 @@ def patch(module: Any, shared: Shared) -> None:
     """Patch `transformers.trainer`; subclasses call the same methods."""
     trainer = module.Trainer
     original = trainer.train
-    followed: set[int] = set()
-
+    followed: weakref.WeakSet[Any] = weakref.WeakSet()
     clock = shared.saving.clock
 
     @shared.guard.setting
     def prepare(made: Any) -> None:
-        if id(made) not in followed:
+        if made not in followed:
             made.add_callback(callback(shared))
-            followed.add(id(made))
+            followed.add(made)
         huggingface.put_accumulation(made.args, shared)
         put_optimizer(made, shared)
         clock.ends_itself = clock.loss_is_divided = True
@@ -157,7 +157,9 @@ def callback(shared: Shared) -> Any:
             interval.saved()
 
     class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
-        """Progress, stop and intervals of the job that this training is."""
+        """Progress, stop and intervals of the job that this training is. The last of the trainer's callbacks."""
+
+        stopping = False
 
         @measuring
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -169,12 +171,20 @@ def callback(shared: Shared) -> Any:
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             due = interval is not None and interval.due(state.global_step, from_rank_0(args.device))
             if saving.clock.stop_requested:
-                control.should_training_stop = True
+                self.stopping = control.should_training_stop = True
                 control.should_save = saving.directory is not None
+                control.should_evaluate = False  # with save_strategy="best" its outcome would cancel the save
             elif due:
                 control.should_save = True
             if state.epoch is not None:
                 page[Slot.EPOCH] = int(state.epoch)
+            return control
+
+        @setting
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            """Also called where a stop breaks the epoch off: no evaluation in its middle, no second save in place."""
+            if self.stopping:
+                control.should_save = control.should_evaluate = False
             return control
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -118,6 +118,31 @@ def test_accumulation_by_hand_keeps_the_scale_of_the_loss(tmp_path: Path, module
     assert with_accumulate.backward(8.0) == 2.0
 
 
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [({"gradient_accumulation_steps": 1}, "1"), ({}, "1"), ({"gradient_accumulation_steps": 8}, "8")],
+)
+def test_who_accumulates_otherwise_than_asked_is_told_that_its_own_counts_stay(
+    own: dict[str, int], told: str, tmp_path: Path, module: Any
+) -> None:
+    found = shared(tmp_path, gradientAccumulationSteps=4)
+    accelerate.patch(module, found)
+    made = module.Accelerator(**own)
+    assert not found.notices.warnings, "it may yet accumulate by hand"
+    made.accumulate()
+    made.accumulate()
+    (warning,) = found.notices.warnings
+    assert f": 4 is in effect instead of the program's {told}, by which it still counts" in warning
+    assert "max_train_steps" in warning and warning.endswith("DDPJOB_GRADIENT_ACCUMULATION_STEPS")
+
+
+def test_who_gives_both_the_same_number_is_told_nothing(tmp_path: Path, module: Any) -> None:
+    found = shared(tmp_path, gradientAccumulationSteps=4)
+    accelerate.patch(module, found)
+    module.Accelerator(gradient_accumulation_steps=4).accumulate()
+    assert not found.notices.warnings and not said(found)
+
+
 def test_hugging_faces_own_plugin_of_one_step_is_left_alone(tmp_path: Path, module: Any) -> None:
     found = shared(tmp_path, gradientAccumulationSteps=4)
     accelerate.patch(module, found)

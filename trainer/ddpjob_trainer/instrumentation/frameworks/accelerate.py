@@ -15,6 +15,7 @@ import os
 import weakref
 from typing import Any
 
+from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.accelerate_marks import Marks
@@ -77,10 +78,22 @@ def patch(module: Any, shared: Shared) -> None:
         if steps is not None:
             asked_steps[self] = steps
 
+    @shared.guard.setting
+    def tell_what_stays(made: Any) -> None:
+        own, wanted = asked_steps.pop(made), made.gradient_accumulation_steps
+        if own != wanted:
+            shared.notices.warn(
+                f"spec.ddp.gradientAccumulationSteps: {wanted} is in effect instead of the program's {own}, by which it "
+                "still counts what it counts itself: optimizer steps of an epoch, max_train_steps, the length of a "
+                "schedule, where it resumes; give it the same number, which is in the environment variable "
+                f"{WorkerEnv.GRADIENT_ACCUMULATION_STEPS}"
+            )
+
     @transparent
     @functools.wraps(original_accumulate)
     def accumulate(self: Any, *models: Any) -> Any:
-        asked_steps.pop(self, None)
+        if self in asked_steps:
+            tell_what_stays(self)
         shared.saving.clock.loss_is_divided = True
         return original_accumulate(self, *models)
 

@@ -208,10 +208,13 @@ def test_lightning_goes_on_from_the_newest_that_every_rank_finds_complete(
     setting = Setting(tmp_path)
     files = saved_by_lightning(setting.directory / "lightning", 10, 20, 30, 40)
     monkeypatch.setitem(sys.modules, "torch.distributed", Peers([str(files[0]), str(files[1])]))
+    setting.saving.fits = 1
     assert setting.saving.newest_of_lightning() == files[1]
     passed_over = [f"checkpoint {file} is passed over: {reason}" for file, reason in
                    ((files[2], "another rank does not have it"), (files[3], f"{files[3].name}: File is not a zip file"))]  # fmt: skip
     assert setting.notices.warnings == passed_over
+    assert setting.saving.newest_of_lightning() is None, "once for each fit"
+    setting.saving.fits = 2
     assert setting.saving.newest_of_lightning() is None, "a second fit of the program is another training"
 
 
@@ -229,6 +232,7 @@ def test_a_rank_that_cannot_look_takes_part_and_nobody_goes_on(
         lambda lists, mine: (met.append(mine), Peers.all_gather_object(peers, lists, mine)),
     )
     monkeypatch.setattr("ddpjob_trainer.instrumentation.frameworks.saving.find", lambda _directory: {}["no"])
+    setting.saving.fits = 1
     assert setting.guard.setting(setting.saving.newest_of_lightning)() is None
     assert met == [[]]
     assert capfd.readouterr().err.count("the instrumentation failed with KeyError") == 1
@@ -278,6 +282,7 @@ def begun(setting: Setting, asked: str | None, selected: str | None, *, by_train
 
     trainer = types.SimpleNamespace(_checkpoint_connector=Connector())
     shared: Any = types.SimpleNamespace(saving=setting.saving, worker=setting.worker, guard=setting.guard)
+    setting.saving.fits = 1
     with lightning_fit.going_on(trainer, asked, shared):
         trainer._checkpoint_connector.resume_start(selected, weights_only=None)
     assert "resume_start" not in vars(trainer._checkpoint_connector)

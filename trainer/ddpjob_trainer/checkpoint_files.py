@@ -25,6 +25,9 @@ GLOBAL_STEP = re.compile(
     rb"X\x0b\0\0\0global_step(?:q.|r.{4}|\x94)?(?:K(?P<one>.)|M(?P<two>..)|J(?P<four>.{4}))", re.DOTALL
 )
 """The key and a whole number in a pickle, with or without a memo between them."""
+TRAINING_KEY = "ddpjob_training"
+TRAINING = re.compile(rb"X\x0f\0\0\0ddpjob_training(?:q.|r.{4}|\x94)?K(.)", re.DOTALL)
+"""What our callback puts beside Lightning's keys, from a program's second training on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +90,21 @@ def step_in(head: bytes) -> int | None:
     return int.from_bytes(number, "little") if number else None
 
 
-def only_weights(path: Path) -> bool:
-    """Whether one of Lightning's, which is whole, lacks the optimizers (`save_weights_only`): no training goes on from it."""
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a whole file of Lightning's has in it."""
+
+    optimizers: bool
+    """Not with `save_weights_only`: no training goes on from it."""
+    training: int
+    """Which one of its program's trainings saved it; the first says nothing."""
+
+
+def content(path: Path) -> Content:
     with zipfile.ZipFile(path) as archive:
         pickled = next(each for each in archive.infolist() if each.filename.rpartition("/")[2] == PICKLE)
-        return pickled.file_size <= MAX_HEADER_BYTES and LIGHTNING_OPTIMIZERS not in archive.read(pickled)
+        if pickled.file_size > MAX_HEADER_BYTES:
+            return Content(optimizers=True, training=1)
+        written = archive.read(pickled)
+    mark = TRAINING.search(written)
+    return Content(optimizers=LIGHTNING_OPTIMIZERS in written, training=mark[1][0] if mark else 1)

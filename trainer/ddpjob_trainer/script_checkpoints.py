@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from ddpjob_trainer.checkpoint_files import LIGHTNING_VERSION, of_file, only_weights, saved_by_torch, step_in
+from ddpjob_trainer.checkpoint_files import LIGHTNING_VERSION, content, of_file, saved_by_torch, step_in
 from ddpjob_trainer.checkpoint_folders import (
     INDEXES,
     TRAINER_STATE,
@@ -33,6 +33,8 @@ from ddpjob_trainer.checkpoint_folders import (
 
 FOLDER = re.compile(r"^checkpoint-(\d+)$")
 LIGHTNING = re.compile(r"step=(\d+).*\.ckpt$")
+OF_TRAINING = re.compile(r"^lightning-(\d+)$")
+"""Where we let Lightning save, from a program's second training on."""
 MAX_DEPTH = 5
 """Lightning: lightning_logs/version_0/checkpoints/…"""
 TORCH_DEPTH = 1
@@ -66,6 +68,8 @@ class Found:
     modified: float
     problem: str | None
     """Why it is not complete."""
+    training: int = 1
+    """Which one of its program's trainings saved it, where that is known (Lightning)."""
 
 
 def find(directory: Path) -> tuple[Found, ...]:
@@ -183,12 +187,24 @@ def lightning_checkpoint(path: Path) -> Found | None:
     if LIGHTNING_VERSION not in head and name is None:
         return None
     problem = saved.problem if saved is not None else of_file(path)
-    if problem is None and LIGHTNING_VERSION in head and only_weights(path):
-        problem = f"{path.name} holds weights and no optimizer"
+    folder = OF_TRAINING.match(path.parent.name)
+    training = int(folder[1]) if folder else 1
+    if problem is None and LIGHTNING_VERSION in head:
+        inside = content(path)
+        training = inside.training
+        if not inside.optimizers:
+            problem = f"{path.name} holds weights and no optimizer"
     step = step_in(head)
     if step is None and name is not None:
         step = int(name[1])
-    return Found(path=path, layout=Layout.LIGHTNING, step=step, modified=modified(path), problem=problem)
+    return Found(
+        path=path,
+        layout=Layout.LIGHTNING,
+        step=step,
+        modified=modified(path),
+        problem=problem,
+        training=training,
+    )
 
 
 def torch_checkpoints(directory: Path, files: Sequence[Path]) -> Iterator[Found]:

@@ -36,20 +36,27 @@ def patch(module: Any, shared: Shared) -> None:
             followed.add(made)
         huggingface.put_accumulation(made.args, shared)
         put_optimizer(made, shared)
+        shared.saving.begins()
         clock.ends_itself = clock.loss_is_divided = True
 
+    arrange = shared.guard.setting(functools.partial(begun, shared=shared))
     newest = shared.guard.setting(functools.partial(chosen, shared=shared))
 
     @transparent
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        instead = newest(self, resume_from_checkpoint)  # first: by the program's own save_only_model
+        folders = arrange(self) or []
+        instead = newest(
+            self, resume_from_checkpoint, folders
+        )  # before `prepare`: by the program's own save_only_model
         prepare(self)
         begin = resume_from_checkpoint if instead is None else instead.path
         try:
             result = original(self, begin, *args, **kwargs)
         finally:
             clock.ends_itself = clock.loss_is_divided = False
+            if len(folders) > 1:
+                self.args.output_dir = str(folders[0])
         shared.saving.stop_if_asked()
         return result
 
@@ -82,16 +89,36 @@ class Instead:
     """None: at step 0."""
 
 
-def chosen(trainer: Any, asked: Any, shared: Shared) -> Instead | None:
-    """The job's newest complete checkpoint; None where what the program asked for stands."""
+def begun(trainer: Any, shared: Shared) -> list[Path]:
+    """Where the trainings with this output directory save, the one that begins now last; it is put in the arguments.
+
+    Empty where the job does not say so: trials of a search have folders of their own by Hugging Face.
+    """
+    arguments, searching = trainer.args, getattr(trainer, "hp_search_backend", None) is not None
+    if shared.saving.directory is None or arguments.output_dir is None or searching:
+        return []
+    folders = list(shared.saving.folders(Path(arguments.output_dir)))
+    if len(folders) > 1:
+        folders[-1].mkdir(parents=True, exist_ok=True)
+        arguments.output_dir = str(folders[-1])
+        shared.worker.say(f"training {len(folders)} with {folders[0]} has its checkpoints in {folders[-1]}")
+    return folders
+
+
+def chosen(trainer: Any, asked: Any, folders: list[Path], shared: Shared) -> Instead | None:
+    """The newest complete checkpoint of this training; None where what the program asked for stands."""
     saving = shared.saving
-    if saving.directory is None or trainer.args.output_dir is None:
+    if not folders:
         return None
-    output = Path(trainer.args.output_dir)
-    if saving.given(output):
-        return None
+    *earlier, output = folders
     only_model = bool(getattr(trainer.args, "save_only_model", False))
     found = saving.newest_of_trainer(output, only_model=only_model)
+    if found is None and earlier and asked is True:
+        # It goes on from the training before, whose folder has been the same to the program.
+        for each in reversed(earlier):
+            found = saving.newest_of_trainer(each, only_model=only_model)
+            if found is not None:
+                break
     if found is None:
         return passed_over(asked, output, shared)
     if isinstance(asked, str) and Path(asked).absolute() != found.absolute():
@@ -163,7 +190,7 @@ def callback(shared: Shared) -> Any:
 
         @measuring
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            page[Slot.TOTAL_STEPS] = state.max_steps
+            page[Slot.TOTAL_STEPS] = saving.before + state.max_steps
             if state.global_step:
                 saving.went_on(state.global_step)
 

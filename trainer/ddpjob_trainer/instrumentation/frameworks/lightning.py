@@ -116,6 +116,8 @@ def patch_trainer(module: Any, shared: Shared) -> None:
                 "spec.ddp.gradientAccumulationSteps: the module optimises by hand (automatic_optimization=False), and "
                 "Lightning accumulates only for automatic optimisation; accumulate in training_step"
             )
+        shared.saving.fits += 1
+        shared.saving.begins(int(made.global_step))
         lightning_fit.put_callbacks(made, package, shared)
         clock.ends_itself = clock.loss_is_divided = True
         return asked

@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_api.page import Phase, Slot
+from ddpjob_trainer.checkpoint_files import TRAINING_KEY
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.interval import Interval, from_rank_0
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 
 SUBFOLDER = "lightning"
+
+
+def folder(saving: Saving, directory: Path) -> Path:
+    """Where the `fit` that runs now saves."""
+    return directory / (SUBFOLDER if saving.fits < 2 else f"{SUBFOLDER}-{saving.fits}")
 
 
 def put_root(arguments: dict[str, Any], saving: Saving) -> None:
@@ -62,10 +68,13 @@ def back_to_its_own(path: Any) -> bool:
 
 
 def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:
-    """Ours once per trainer; Lightning wants its checkpoint callbacks at the end of the list."""
-    if any(type(each).__name__ == "DDPJobCallback" for each in trainer.callbacks):
-        return
-    trainer.callbacks.insert(0, callback(package, shared))
+    """Ours once per trainer, its checkpoint callbacks once per `fit`, each with a folder of its own.
+
+    Lightning wants checkpoint callbacks at the end of the list.
+    """
+    if not any(type(each).__name__ == "DDPJobCallback" for each in trainer.callbacks):
+        trainer.callbacks.insert(0, callback(package, shared))
+    trainer.callbacks[:] = [each for each in trainer.callbacks if not getattr(each, "of_ddpjob", False)]
     saving = shared.saving
     spec = saving.spec
     if saving.directory is None or spec is None or (spec.every_steps is None and spec.every is None):
@@ -73,13 +82,17 @@ def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:
     kind = sys.modules[f"{package}.callbacks"].ModelCheckpoint
     files: dict[str, Any] = {
         # "step" is always there to be monitored: the newest are kept.
-        "dirpath": saving.directory / SUBFOLDER, "filename": "ddpjob-{epoch}-{step}", "monitor": "step", "mode": "max",
+        "dirpath": folder(saving, saving.directory), "filename": "ddpjob-{epoch}-{step}", "monitor": "step", "mode": "max",
         "save_top_k": spec.keep,
     }  # fmt: skip
+    made = []
     if spec.every_steps is not None:
-        trainer.callbacks.append(kind(**files, every_n_train_steps=spec.every_steps))
+        made.append(kind(**files, every_n_train_steps=spec.every_steps))
     if spec.every is not None:
-        trainer.callbacks.append(timed(kind, Interval(spec.every), files, shared))
+        made.append(timed(kind, Interval(spec.every), files, shared))
+    for each in made:
+        each.of_ddpjob = True
+    trainer.callbacks += made
 
 
 def timed(kind: Any, interval: Interval, files: dict[str, Any], shared: Shared) -> Any:
@@ -124,7 +137,7 @@ def callback(package: str, shared: Shared) -> Any:
                 saving.went_on(trainer.global_step)
             total = trainer.max_steps if trainer.max_steps > 0 else trainer.estimated_stepping_batches
             if 0 < total < float("inf"):
-                page[Slot.TOTAL_STEPS] = total
+                page[Slot.TOTAL_STEPS] = saving.before + total
 
         def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any) -> None:
             put_epoch(trainer.current_epoch)
@@ -132,8 +145,13 @@ def callback(package: str, shared: Shared) -> Any:
                 if saving.directory is not None:
                     step = trainer.global_step
                     name = f"ddpjob-stop-epoch={trainer.current_epoch}-step={step}.ckpt"
-                    trainer.save_checkpoint(str(saving.directory / SUBFOLDER / name))
+                    trainer.save_checkpoint(str(folder(saving, saving.directory) / name))
                 saving.clock.stop()
+
+        def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+            """Says whose it is, also in a file of the program's own."""
+            if saving.directory is not None and saving.fits > 1:
+                checkpoint[TRAINING_KEY] = saving.fits
 
         def on_validation_start(self, trainer: Any, module: Any) -> None:
             enter(Phase.EVALUATION)

@@ -5,6 +5,7 @@ checkpoint, and one warning when a later generation begins anew.
 Must not: decide what a checkpoint holds, or load one.
 """
 
+import itertools
 import os
 import sys
 import time
@@ -46,7 +47,16 @@ class Saving:
         self._looks = False
         """What is read now is read by us."""
 
-        self._given: set[Path] = set()
+        self._owners: dict[Path, object] = {}
+        """Folders in the job's directory, and whose they are: a path the program asked for, or a training."""
+        self._folders: dict[Path, list[Path]] = {}
+        """Where each training of Hugging Face's Trainer with that output directory saves."""
+        self.fits = 0
+        """Lightning's trainings so far."""
+        self._given = 0
+        """The `fit` that has had its newest checkpoint."""
+        self.before = 0
+        """Steps of the trainings before this one; frameworks count each of theirs from 0."""
 
     @property
     def later(self) -> bool:
@@ -59,37 +69,65 @@ class Saving:
         return os.environ.get(WorkerEnv.RESUME, "")
 
     def redirected(self, asked: str) -> str:
-        """Where a framework's output goes instead of `asked`: a folder of that name in the job's directory."""
+        """Where a framework's output goes instead of `asked`: a folder of that name in the job's directory.
+
+        A second path of the same name gets a number: two trainings in one folder would go on from each other's.
+        """
         if self.directory is None:
             return asked
         path = Path(asked).expanduser()
         if self.directory in (path.absolute(), *path.absolute().parents):
             return asked
-        return str(self.directory / (path.name or "output"))
+        return str(self._place(self.directory / (path.name or "output"), path.absolute()))
 
-    def given(self, output: Path) -> bool:
-        """Whether the program has had the newest checkpoint of that folder; what it trains next is another training."""
-        return output in self._given
+    def _place(self, folder: Path, owner: object) -> Path:
+        """The first of `folder`, `folder-2` … that is the owner's, or nobody's."""
+        names = itertools.chain(
+            [folder], (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2))
+        )
+        return next(each for each in names if self._owners.setdefault(each, owner) == owner)
+
+    def begins(self, step: int = 0) -> None:
+        """A framework's training begins, whose own count of steps is at `step`."""
+        self.before = int(self._worker.page[Slot.STEP]) - step
+
+    def folders(self, output: Path) -> list[Path]:
+        """A training of Hugging Face's Trainer begins: where those with this output directory save, this one last.
+
+        The first saves there, each later one beside it. A program begins its trainings in the same order in each
+        generation, so each finds its own, and goes on from its end where it had come to it.
+        """
+        folders = self._folders.setdefault(output, [])
+        number = len(folders) + 1
+        if number == 1:
+            self._owners.setdefault(output, output)
+            folders.append(output)
+        else:
+            beside = output / "training" if output == self.directory else output
+            folders.append(self._place(beside, (output, number)))
+        return folders
 
     def newest_of_trainer(self, output: Path, *, only_model: bool = False) -> Path | None:
-        """The newest checkpoint of Hugging Face's Trainer that every rank finds complete; once per directory.
+        """The newest checkpoint of Hugging Face's Trainer that every rank finds complete.
 
         `only_model`: the program saves it without the optimizer.
         """
-        if output in self._given:
-            return None
-        self._given.add(output)
         return self._newest(lambda: trainer_checkpoints(output, only_model=only_model))
 
     def newest_of_lightning(self) -> Path | None:
-        """The newest checkpoint of Lightning that every rank finds complete; for the first `fit` of a program."""
-        if self.directory is None or self.directory in self._given:
+        """The newest checkpoint of Lightning's that this `fit` saved in an earlier generation, complete on every rank; once."""
+        if self.directory is None or self._given == self.fits:
             return None
-        directory = self.directory
-        self._given.add(directory)
-        return self._newest(
-            lambda: tuple(each for each in find(directory) if each.layout is Layout.LIGHTNING)
-        )
+        directory, training = self.directory, self.fits
+        self._given = training
+
+        def look() -> tuple[Found, ...]:
+            found = find(directory)
+            return tuple(
+                each for each in found if each.layout is Layout.LIGHTNING and each.training == training
+            )
+
+        return self._newest(look)
 
     def _newest(self, look: Callable[[], tuple[Found, ...]]) -> Path | None:
         """The last of what is found that is complete on every rank, in the order of rank 0.
@@ -141,9 +179,9 @@ class Saving:
             self._worker.page[Slot.CHECKPOINT_DURATION_SECONDS] = seconds
 
     def saved(self, step: int) -> None:
-        """A checkpoint of this step is on disk."""
+        """A checkpoint of this step of the training is on disk."""
         page = self._worker.page
-        page[Slot.CHECKPOINT_STEP] = step
+        page[Slot.CHECKPOINT_STEP] = self.before + step
         page[Slot.CHECKPOINTS] += 1
         page[Slot.CHECKPOINT_AT] = time.time()
 
@@ -153,7 +191,7 @@ class Saving:
         self._decide()
         if step is not None:
             page = self._worker.page
-            page[Slot.STEP] = page[Slot.RESUMED_STEP] = step
+            page[Slot.STEP] = page[Slot.RESUMED_STEP] = self.before + step
 
     def _decide(self) -> None:
         self.decided = True

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import ddpjob_trainer
+from ddpjob_api.exits import Exit
 from ddpjob_api.page import Phase, Slot, WorkerState
 from ddpjob_trainer.files import Files, agent_file
 from ddpjob_trainer.page import Page
@@ -128,6 +129,67 @@ def test_the_next_process_of_a_rank_begins_its_page_anew(run: Run, tmp_path: Pat
     assert [page[slot] for slot in (*old, Slot.UNMEASURED, Slot.LAST_STEP_AT)][1:] == [0, 0, 0, 0, 0]
     assert page[Slot.STOP_AT] == 80
     assert stacks.read_text() == ""
+
+
+def stopped(page: Page) -> None:
+    page[Slot.STOP_AT], page[Slot.EXIT_CODE] = 80, Exit.STOPPED
+
+
+@pytest.mark.parametrize(("agent", "code"), [({}, 85), ({"DDPJOB_AGENT_PID": str(os.getpid())}, 0)])
+def test_what_a_shell_runs_after_a_training_that_stopped_ends_at_once(
+    run: Run, page: Page, agent: dict[str, str], code: int
+) -> None:
+    """Else the job would be done with half a training; below a torchrun 0 is what does not end the others."""
+    stopped(page)
+    done = run("import torch; print('evaluated')", **agent)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "the training has stopped on request: a program of rank 3" in done.stderr
+    assert page[Slot.EXIT_CODE] == Exit.STOPPED, "for the launcher"
+
+
+@pytest.mark.parametrize("asked", [0, 80])
+def test_a_program_goes_on_after_one_that_only_ended_with_85_or_was_only_asked(
+    run: Run, page: Page, asked: int
+) -> None:
+    page[Slot.STOP_AT], page[Slot.EXIT_CODE] = asked, 0 if asked else 85
+    assert run("import torch; print('evaluated')").stdout == "evaluated\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("pass", 85),
+        ("sys.exit(0)", 85),
+        ("raise ValueError('of torchrun itself')", 1),
+        ("leave_word()", 0),
+        ("page[Slot.STOP_AT] = 0", 0),
+    ],
+)
+def test_a_torchrun_whose_ranks_stopped_ends_with_85(
+    run: Run, tmp_path: Path, page: Page, end: str, code: int
+) -> None:
+    """So that `torchrun train.py && python export.py` exports no half trained model."""
+    (tmp_path / "torchrun").write_text(
+        "import atexit, sys\n"
+        "from pathlib import Path\n"
+        "from ddpjob_api.page import Slot\n"
+        "from ddpjob_trainer.files import Files, agent_file\n"
+        "from ddpjob_trainer.page import Page\n"
+        'def leave_word(): agent_file(Path.cwd(), 1).write_text(\'[{"rank": 2, "exitCode": 1}]\')\n'
+        "atexit.register(print, 'its own exit handler')\n"
+        "page = Page(Files.of(Path.cwd(), 1, 3).page)\n"
+        "page[Slot.STOP_AT], page[Slot.EXIT_CODE] = 80, 85\n"
+        f"{end}\n"
+    )
+    done = run("", argv=("torchrun", "train.py"))
+    assert (done.returncode, done.stdout) == (code, "its own exit handler\n")
+
+
+def test_a_torchrun_after_ranks_that_stopped_starts_nothing(run: Run, tmp_path: Path, page: Page) -> None:
+    stopped(page)
+    (tmp_path / "torchrun").write_text("print('started')\n")
+    done = run("", argv=("torchrun", "eval.py"))
+    assert (done.returncode, done.stdout) == (85, "")
 
 
 @pytest.mark.parametrize("imported", ["import torch; ", ""])

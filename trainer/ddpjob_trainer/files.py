@@ -33,6 +33,11 @@ class Files:
         return self.page.with_name(f"{self.page.name}.claim")
 
 
+def pages_of(run_dir: Path, generation: int) -> list[Path]:
+    """The pages of all ranks of this node in one generation."""
+    return [each for each in run_dir.glob(f"page-g{generation}-r*") if not each.suffix]
+
+
 def term_file(run_dir: Path) -> Path:
     """The highest term this node has obeyed."""
     return run_dir / "term"

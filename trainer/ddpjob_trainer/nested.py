@@ -5,8 +5,12 @@ environment gives it RANK and LOCAL_RANK, the launcher made a page for that rank
 it is about to import torch; nothing below a rank is one. A launcher itself (torchrun, accelerate) is not: it only
 leaves word of how its ranks ended, which its own exit code does not say.
 
-Must not: import torch, or change how a program ends: what bootstrap does after a program (its exit code on the page,
-no C++ destructors) is the interpreter's here.
+A rank that stopped on request is half trained, and what a command runs after it (an evaluation, an export) must not
+take it for a whole one: a launcher whose ranks stopped ends with 85, and a later rank or launcher of the generation at
+once.
+
+Must not: import torch, or else change how a program ends: what bootstrap does after a program (its exit code on the
+page, no C++ destructors) is the interpreter's here.
 """
 
 import atexit
@@ -19,7 +23,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from ddpjob_api.exits import Exit
 from ddpjob_api.names import WorkerEnv
@@ -27,7 +31,7 @@ from ddpjob_api.nested import nested
 from ddpjob_api.page import SLOT_COUNT, Slot, WorkerState
 from ddpjob_trainer import bootstrap, error_file, worker
 from ddpjob_trainer.errors import Refused, TrainerError
-from ddpjob_trainer.files import Files, agent_file
+from ddpjob_trainer.files import Files, agent_file, pages_of
 from ddpjob_trainer.instrumentation import install
 from ddpjob_trainer.instrumentation.imports import PostImport
 from ddpjob_trainer.page import BadPage, Page
@@ -43,7 +47,11 @@ def begin() -> None:
     if WorkerEnv.WORKER_PID in environ:
         return
     if nested(sys.orig_argv) is not None:
-        tell_ends(agent_file(run_dir, generation))
+        if any_stopped(run_dir, generation):
+            leave(Exit.STOPPED, "torchrun or accelerate")
+        told = agent_file(run_dir, generation)
+        tell_ends(told)
+        end_as_ranks(run_dir, generation, told)
         environ[WorkerEnv.AGENT_PID] = str(os.getpid())
         return
     rank = environ.get("RANK", "")
@@ -92,11 +100,13 @@ class Candidate(MetaPathFinder):
             self.refuse(error)
         if running is None:
             return
-        forget_predecessor(running.page)
         if os.environ.get(WorkerEnv.AGENT_PID) == str(os.getppid()):
             bootstrap.die_with_launcher()
             # torchrun kills the other ranks when one ends with an error, which 85 is to it.
             running.stop_code = 0
+        if has_stopped(running.page):
+            leave(running.stop_code, f"a program of rank {running.rank}")
+        forget_predecessor(running.page)
         bootstrap.dump_stacks_on_signal()
         install(running)
         running.begin(os.environ)
@@ -175,6 +185,45 @@ def forget_predecessor(page: Page) -> None:
     for index in range(SLOT_COUNT):
         if index not in LAUNCHERS_WORDS:
             page.slots[index] = 0.0
+
+
+def has_stopped(page: Page) -> bool:
+    """Whether a process of this rank has stopped because all ranks were asked to."""
+    return page[Slot.STOP_AT] > 0 and page[Slot.EXIT_CODE] == Exit.STOPPED
+
+
+def any_stopped(run_dir: Path, generation: int) -> bool:
+    """Whether a rank of this node has."""
+    for path in pages_of(run_dir, generation):
+        try:
+            page = Page(path)
+        except (BadPage, OSError):
+            continue
+        if has_stopped(page):
+            return True
+    return False
+
+
+def leave(code: int, what: str) -> NoReturn:
+    """End before the program begins: the training it follows has stopped half way."""
+    worker.speak(f"the training has stopped on request: {what} that the command runs after it ends at once")
+    bootstrap.flush()
+    os._exit(code)
+
+
+def end_as_ranks(run_dir: Path, generation: int, told: Path) -> None:
+    """Have a nested launcher end with 85, not with 0, where its ranks stopped and none failed: `&&` goes on after 0."""
+    owner = os.getpid()
+
+    def end() -> None:
+        raised = getattr(sys, "last_type", None) is not None
+        if os.getpid() != owner or raised or json.loads(told.read_text()):
+            return
+        if any_stopped(run_dir, generation):
+            bootstrap.flush()
+            os._exit(Exit.STOPPED)
+
+    atexit.register(end)  # the first to be registered is the last to be called
 
 
 def tell_ends(path: Path) -> None:

@@ -48,6 +48,8 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
             return original(*args, **kwargs)
         if clock.unseen_step is not None:
             clock.catch_up()
+        if clock.stop_due:
+            clock.end()  # the program's own callbacks run here: what they raise is the program's
         inside, root = True, None
         began()
         try:

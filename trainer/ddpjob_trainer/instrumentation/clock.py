@@ -98,6 +98,8 @@ class Clock:
         self.ends_itself = False
         """A framework owns the loop: where all ranks stop, it saves and ends when it is done with the step."""
         self.stop_requested = False
+        self.stop_due = False
+        """The step after which all ranks end is done, and what the program does after its step may not be."""
         self.unseen_step: Any = None
         """The optimizer of a step that compiled code has made, and that is not counted yet."""
         self.stepped: Callable[[Any], None] = lambda _optimizer: None
@@ -132,11 +134,7 @@ class Clock:
         return now
 
     def catch_up(self) -> None:
-        """Count the step that compiled code has made since the last event, where there is one (`unseen_step`).
-
-        Raises:
-            Stopped: all ranks stop after that step.
-        """
+        """Count the step that compiled code has made since the last event, where there is one (`unseen_step`)."""
         optimizer, self.unseen_step = self.unseen_step, None
         if self._worker.measured:
             self._slots[UNMEASURED] = 0
@@ -242,19 +240,47 @@ class Clock:
         return True
 
     def asked_to_stop(self) -> bool:
-        """Hold here, if the launcher says so; True where every rank ends after this step, here and now."""
+        """Hold here, if the launcher says so; True where every rank ends after this step."""
         slots = self._slots
         if self._worker.steps_owned or not boundary.reach(self._worker.page, int(slots[STEP])):
             return False
         if self.ends_itself and not self.stop_requested:
             self.stop_requested = True
             return False
+        return True
+
+    def last_step_done(self) -> None:
+        """All ranks end after the step that was just made, each where its next pass begins.
+
+        What belongs to a step comes after it in most loops: the scheduler, the scaler's update, averaged weights, the
+        counter, and what an optimizer that is wrapped in another one has to tell the other ranks. It is the same place
+        for a rank without callbacks: one that were gone already would leave the others alone in the collectives between.
+
+        Raises:
+            Stopped: a framework owns the loop, and did not end it.
+        """
+        if self.ends_itself:
+            self.end()
+        self.stop_due = True
+
+    def is_primary(self, optimizer: Any) -> bool:
+        return self._primary is not None and self._primary() is optimizer
+
+    def end(self) -> None:
+        """End after the newest step, if this is a rank; a process that it forked goes on.
+
+        Raises:
+            Stopped: all ranks stop here.
+        """
+        self.stop_due = False  # a callback may well make a forward pass
+        if not self._worker.live:
+            return
         if not self._worker.stop_callbacks:
             self._worker.say(
-                f"stopped on request after step {slots[STEP]:.0f}; the program registered no on_stop callback, so it "
-                "goes on from its own last checkpoint"
+                f"stopped on request after step {self._slots[STEP]:.0f}; the program registered no on_stop callback, so "
+                "it goes on from its own last checkpoint"
             )
-        return True
+        self.stop()
 
     def stop(self) -> NoReturn:
         """Call what the program registered for this moment, and end.

@@ -39,6 +39,8 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
         if not torch.compiler.is_dynamo_compiling():
             if clock.unseen_step is not None:
                 clock.catch_up()
+            if clock.stop_due and clock.is_primary(optimizer):
+                clock.end()  # no pass of this step was seen
             if worker.measured:
                 begins()
 
@@ -77,11 +79,11 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
         if torch.compiler.is_dynamo_compiling():
             clock.unseen_step = optimizer  # each time that the compiled code has run
         elif worker.measured and finished(optimizer):
-            clock.stop()  # the program's own callbacks run here: what they raise is the program's
+            clock.last_step_done()
 
     def stepped(optimizer: Any) -> None:
         if worker.measured and finished(optimizer):
-            clock.stop()
+            clock.last_step_done()
 
     @guard.measuring
     def end() -> None:

@@ -115,13 +115,18 @@ def given(words: Sequence[str], flags: frozenset[str]) -> dict[str, str]:
     return found
 
 
-def completed(command: Sequence[str], place: Place) -> list[str]:
-    """The command line of one node: what is not given is added, in front of what is."""
+def completed(command: Sequence[str], place: Place, *, kind_is_told: bool = False) -> list[str]:
+    """The command line of one node: what is not given is added, in front of what is.
+
+    `kind_is_told`: accelerate's own configuration says what kind of training it is.
+    """
     found = nested(command)
     if found is None:
         return list(command)
     wanted = (
-        torchrun_options(place) if found.program is Program.TORCHRUN else accelerate_options(place, found)
+        torchrun_options(place)
+        if found.program is Program.TORCHRUN
+        else accelerate_options(place, kind_is_told=kind_is_told or bool(OTHER_KINDS & set(found.given)))
     )
     if "standalone" in found.given:
         wanted = {name: wanted[name] for name in ("nproc_per_node", "max_restarts")}
@@ -148,7 +153,7 @@ def torchrun_options(place: Place) -> dict[str, str]:
     }
 
 
-def accelerate_options(place: Place, found: Nested) -> dict[str, str]:
+def accelerate_options(place: Place, *, kind_is_told: bool) -> dict[str, str]:
     world = place.nodes * place.processes
     wanted = {
         "num_machines": str(place.nodes),
@@ -157,7 +162,7 @@ def accelerate_options(place: Place, found: Nested) -> dict[str, str]:
         "main_process_ip": place.address,
         "main_process_port": str(place.port),
     }
-    if world > 1 and not OTHER_KINDS & set(found.given):
+    if world > 1 and not kind_is_told:
         # Also without a GPU: it is accelerate's word for "one process per rank", and each takes the device it finds.
         wanted["multi_gpu"] = ""
     return wanted

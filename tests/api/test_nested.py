@@ -77,6 +77,12 @@ def test_what_is_not_given_is_added(command: str, expected: str) -> None:
     assert " ".join(completed(command.split(), place())) == expected
 
 
+def test_a_kind_that_accelerates_own_configuration_says_is_left_to_it() -> None:
+    """With --multi_gpu it would not look there, and FSDP would be DDP without a word."""
+    expected = f"accelerate launch {ACCELERATE_ADDED} t.py"
+    assert " ".join(completed(["accelerate", "launch", "t.py"], place(), kind_is_told=True)) == expected
+
+
 def test_one_rank_needs_no_multi_gpu_and_standalone_no_rendezvous() -> None:
     alone = place(node=0, nodes=1, processes=1)
     assert "--multi_gpu" not in completed(["accelerate", "launch", "t.py"], alone)

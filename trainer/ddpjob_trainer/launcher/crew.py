@@ -18,6 +18,7 @@ from ddpjob_api.nested import nested
 from ddpjob_api.page import Slot
 from ddpjob_api.report import Cause, WorkerExit
 from ddpjob_trainer.files import Files, agent_file, command_error_file
+from ddpjob_trainer.launcher.accelerate_defaults import says_its_kind
 from ddpjob_trainer.launcher.cause import is_failure
 from ddpjob_trainer.launcher.children import Children, Process
 from ddpjob_trainer.launcher.config import Config
@@ -134,7 +135,7 @@ class Crew:
             base=self._environ,
             resume_dir=self._resume_dir,
         )
-        return command_line(self._config, self._start), env
+        return command_line(self._config, self._start, kind_is_told=says_its_kind(env)), env
 
     def _spawn(
         self, worker: Worker, command: list[str], env: Mapping[str, str], inlets: tuple[int, int]

@@ -120,15 +120,15 @@ def nested_env(config: Config, start: Start) -> dict[str, str]:
     }
 
 
-def command_line(config: Config, start: Start) -> list[str]:
-    """What a worker runs."""
+def command_line(config: Config, start: Start, *, kind_is_told: bool = False) -> list[str]:
+    """What a worker runs; `kind_is_told` as of `completed`."""
     spec = config.spec
     if spec.command is not None:
         # -I -S: the tether needs nothing but the standard library and us, and must start at once.
         tether = str(Path(__file__).with_name("tether.py"))
         tied = [config.python, "-I", "-S", tether]
         assert len(tied) == TETHER_WORDS
-        return [*tied, *completed(spec.command, place(config, start))]
+        return [*tied, *completed(spec.command, place(config, start), kind_is_told=kind_is_told)]
     bootstrap = [config.python, "-m", "ddpjob_trainer.bootstrap"]
     if spec.script is not None:
         return [*bootstrap, *spec.script.args]

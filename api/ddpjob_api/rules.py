@@ -110,6 +110,10 @@ def undivided(facts: Facts) -> bool:
     return False
 
 
+OF_THE_NODE = frozenset({"nccl-without-gpu-seen", "accelerator-not-seen"})
+"""Refusals that a node can come to by itself, when its device or driver breaks."""
+
+
 def lacks_device(facts: Facts, *backends: Backend) -> bool:
     """At admission by the resource's words, at run time by what torch sees."""
     if facts.plan.backend not in backends:

@@ -2,6 +2,7 @@
 
     TrainerError
     ├── Refused            the configuration or the task cannot work; trying again cannot help (exit 86)
+    ├── DeviceGone         a node lost its device between two generations; another try, or node, may help
     ├── CheckpointDamaged  a checkpoint is not what its manifest says; another node's copy or the one before is used
     ├── ReplicasDiffer     ranks hold different parameters
     └── Diverged           the loss is not finite any more
@@ -16,6 +17,19 @@ class TrainerError(Exception):
 
 class Refused(TrainerError):
     """What was asked cannot work. The message says what is wrong and where, what was expected, what to do."""
+
+
+class DeviceGone(TrainerError):
+    """A later generation does not find the device that the job asks for: this node's failure, and not the job's."""
+
+
+def without_device(sentence: str, generation: int) -> TrainerError:
+    """What it is that a device is not there: a refusal, unless the job has come as far as a later generation."""
+    if generation <= 1:
+        return Refused(sentence)
+    return DeviceGone(
+        f"{sentence}; after a restart this is taken for a fault of the node: look at its device and driver"
+    )
 
 
 class CheckpointDamaged(TrainerError):

@@ -7,7 +7,7 @@ from tests.trainer.loop.crew import JobFailed
 from tests.trainer.loop.jobs import training
 
 from ddpjob_trainer import train
-from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.errors import DeviceGone, Refused
 from ddpjob_trainer.loop.entrypoint import make_task
 from ddpjob_trainer.loop.process import cores, join
 from ddpjob_trainer.loop.told import told
@@ -115,6 +115,21 @@ def test_settings_that_this_machine_cannot_serve(environment, words, monkeypatch
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(Refused, match=words):
         join(told({"DDPJOB_TASK": json.dumps(TASK), **environment}))
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [
+        ({"DDPJOB_ACCELERATOR": "nvidia.com/gpu"}, DeviceGone),
+        ({"DDPJOB_SETTINGS": '{"backend": "NCCL"}', "DDPJOB_GENERATION": "1"}, Refused),
+        ({"DDPJOB_SETTINGS": '{"backend": "NCCL"}', "WORLD_SIZE": "3"}, Refused),
+    ],
+    ids=["a device that is gone", "the first generation", "something else too"],
+)
+def test_after_a_restart_a_device_that_is_gone_is_no_refusal(environment, kind, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(kind, match="torch sees no"):
+        join(told({"DDPJOB_TASK": json.dumps(TASK), "DDPJOB_GENERATION": "2", **environment}))
 
 
 def test_without_a_launcher_a_refusal_is_a_sentence_and_exit_86(monkeypatch, capsys):

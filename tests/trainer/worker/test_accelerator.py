@@ -29,9 +29,12 @@ LIGHTNING = "from lightning.pytorch import Trainer; Trainer(logger=False, {}); p
 FABRIC = "from lightning.fabric import Fabric; Fabric({}); print('trained')"
 
 
-def rank_of(folder: Path, program: str, resource: str | None, ddp: DDP | None = None) -> Rank:
+def rank_of(
+    folder: Path, program: str, resource: str | None, ddp: DDP | None = None, *, generation: int = 1
+) -> Rank:
     (folder / "train.py").write_text(dedent(program))
     extra = {"CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
+    extra[WorkerEnv.GENERATION] = str(generation)
     if resource is not None:
         extra[WorkerEnv.ACCELERATOR] = resource
     [rank] = run(folder, ["train.py"], world_size=1, ddp=ddp, extra=extra)
@@ -78,6 +81,28 @@ def test_without_its_device_a_program_is_refused_before_the_first_step(
     assert "Traceback" not in rank.stderr
     assert rank.error["ddpjob"]["refused"] is True
     assert rank[Slot.STEP] == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "ddp"),
+    [
+        (PLAIN.format(""), DDP()),
+        (PLAIN.format(""), DDP(backend=Backend.NCCL)),
+        (ACCELERATOR.format(""), DDP()),
+    ],
+    ids=["torch", "the resource names NCCL", "Accelerator"],
+)
+def test_after_a_restart_a_device_that_is_gone_is_a_failure_of_its_rank(
+    tmp_path: Path, program: str, ddp: DDP
+) -> None:
+    """A broken driver on one node must not end a job that has trained: the next try counts, and may work."""
+    needed(program)
+    rank = rank_of(tmp_path, program, NVIDIA, ddp, generation=2)
+    assert (rank.returncode, rank.stdout) == (1, ""), rank.stderr
+    assert "[ddpjob] DeviceGone: spec.ddp.backend: " in rank.stderr
+    assert "torch sees no" in rank.stderr and "look at its device and driver" in rank.stderr
+    told = rank.error["ddpjob"]
+    assert (told["type"], told["refused"], told["peerLost"]) == ("DeviceGone", False, False)
 
 
 @pytest.mark.parametrize(

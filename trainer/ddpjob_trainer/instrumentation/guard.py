@@ -3,7 +3,7 @@
 Why apart: the one place where the instrumentation's own errors are caught. The first one is said once, and from then on
 this rank is not measured: its training goes on as without us. The resource's settings are still applied, because all
 ranks must build the same buckets, whichever of them is measured.
-Must not: catch a refusal (`Refused`), the end that all ranks agreed on (`Stopped`), a lost peer (which ours meets in a
+Must not: catch a refusal (`Refused`, `DeviceGone`), the end that all ranks agreed on (`Stopped`), a lost peer (which ours meets in a
 collective of ours and the program would meet in its next one), or what the program's own callbacks raise.
 A hook in which ranks meet in a collective is `setting`: a rank that stood aside there would leave the others waiting.
 """
@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer import error_file
-from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.errors import DeviceGone, Refused
 from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
@@ -68,7 +68,7 @@ class Guard:
 
     def ours(self, error: Exception) -> bool:
         """Stand aside from now on, and say so the first time; False where a refusal or the group's failure is to be raised."""
-        if isinstance(error, Refused) or error_file.group_failed(error):
+        if isinstance(error, (Refused, DeviceGone)) or error_file.group_failed(error):
             return False
         if self._worker.measured:
             self._stand_aside(error)

@@ -9,10 +9,10 @@ from typing import Any
 
 from ddpjob_api.codec import dotted
 from ddpjob_api.plan import plan
-from ddpjob_api.rules import Facts, Verdict, judge, message_of, rule
+from ddpjob_api.rules import OF_THE_NODE, Facts, Verdict, judge, message_of, rule
 from ddpjob_api.spec import Backend, GradientCheckpointing, Overrides, Script, Spec
 from ddpjob_trainer import plugins
-from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.errors import Refused, without_device
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
 
@@ -31,12 +31,14 @@ class Verdicts:
         self._facts = Facts(name=worker.job, spec=spec, plan=plan(spec), accelerator_present=False)
         self._accelerator = worker.accelerator if worker.settings.backend is Backend.AUTO else None
         self._notices = notices
+        self._worker = worker
 
     def learn_backend(self, torch: Any, backend: Backend) -> None:
         """The process group is about to be made with a backend that the resource names.
 
         Raises:
             Refused: it is not there, or its device is not.
+            DeviceGone: its device is not, in a later generation.
         """
         self._load(backend)
         self._know(
@@ -53,6 +55,7 @@ class Verdicts:
 
         Raises:
             Refused: the pod asks for an accelerator and torch sees none of its kind.
+            DeviceGone: the same in a later generation.
         """
         asked = self._accelerator
         if asked is None or plugins.sees(torch, asked.device):
@@ -112,6 +115,8 @@ class Verdicts:
         self._facts = dataclasses.replace(self._facts, **facts)
         for finding in judge(self._facts):
             sentence = f"{dotted(finding.path)}: {finding.message}"
+            if finding.verdict is Verdict.REFUSE and finding.rule in OF_THE_NODE:
+                raise without_device(sentence, self._worker.generation)
             if finding.verdict is Verdict.REFUSE:
                 raise Refused(sentence)
             if finding.verdict is Verdict.WARN:

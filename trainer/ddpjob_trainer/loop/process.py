@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from ddpjob_api.accelerators import ACCELERATORS, Accelerator
 from ddpjob_api.codec import dotted
-from ddpjob_api.rules import Facts, Verdict, judge
+from ddpjob_api.rules import OF_THE_NODE, Facts, Verdict, judge
 from ddpjob_api.spec import Backend
 from ddpjob_trainer import plugins
-from ddpjob_trainer.errors import Refused
+from ddpjob_trainer.errors import Refused, without_device
 from ddpjob_trainer.loop.told import Told
 
 CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -27,6 +27,7 @@ def join(told: Told) -> torch.device:
 
     Raises:
         Refused: the backend is not there, or its device is not, or the one that the pod asks for.
+        DeviceGone: a device is not, in a later generation.
     """
     set_threads(told.local_world_size)
     seen = accelerator_seen()
@@ -86,13 +87,13 @@ def refuse_by_rules(told: Told, backend: Backend, seen: Accelerator | None) -> N
         accelerator_missing=None if asked is None or plugins.sees(torch, asked.device) else asked,
         backend_available=dist.is_backend_available(backend.torch_name),
     )
-    refusals = [
-        f"{dotted(finding.path)}: {finding.message}"
-        for finding in judge(facts)
-        if finding.verdict is Verdict.REFUSE
-    ]
-    if refusals:
-        raise Refused("; ".join(refusals))
+    findings = [finding for finding in judge(facts) if finding.verdict is Verdict.REFUSE]
+    if not findings:
+        return
+    sentence = "; ".join(f"{dotted(finding.path)}: {finding.message}" for finding in findings)
+    if all(finding.rule in OF_THE_NODE for finding in findings):
+        raise without_device(sentence, told.generation)
+    raise Refused(sentence)
 
 
 def own_device(told: Told, backend: Backend, seen: Accelerator | None) -> torch.device:
@@ -104,10 +105,11 @@ def own_device(told: Told, backend: Backend, seen: Accelerator | None) -> torch.
     if told.local_world_size > count:
         if backend in (Backend.GLOO, Backend.MPI):
             return torch.device("cpu")
-        raise Refused(
+        raise without_device(
             f"spec.processesPerNode is {told.local_world_size} and torch sees {count} {seen.device} "
             f"device{'s' if count != 1 else ''}; every rank needs one of its own: lower processesPerNode, or ask for "
-            "more in resourcesPerNode"
+            "more in resourcesPerNode",
+            told.generation,
         )
     module.set_device(told.local_rank)
     return torch.device(seen.device, told.local_rank)

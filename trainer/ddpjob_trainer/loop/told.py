@@ -38,6 +38,7 @@ class Told:
     """The folder with that step, compared with its hashes by the launcher; None: `checkpoint_dir`, not compared."""
     fence: Fence = field(default_factory=Fence)
     name: str = "task"
+    generation: int = 0
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
@@ -121,6 +122,7 @@ def told(environ: Mapping[str, str] = os.environ) -> Told:
         if environ.get(WorkerEnv.RESUME_STEP)
         else None,
         name=environ.get(WorkerEnv.JOB_NAME, "task"),
+        generation=number(environ, WorkerEnv.GENERATION, 0),
         rank=rank,
         local_rank=number(environ, "LOCAL_RANK", 0),
         world_size=world_size,

@@ -41,8 +41,8 @@ def on_stop(callback: Callback) -> Callback:
     """Call `callback()` when the job stops on request (suspend, drain, Ctrl-C), after the same step on every rank.
 
     It should save what the program needs to go on; the process then ends with 85. Usable as a decorator. The
-    callbacks run in the order in which they were given, where the next forward pass of DDP, or else the next backward
-    pass, would begin: what the program does after `optimizer.step()` is done by then. A program that makes no pass
+    callbacks run in the order in which they were given, where the next forward pass of DDP with gradients, or else the
+    next backward pass, would begin: what the program does after `optimizer.step()` is done by then. A program that makes no pass
     after that step ends by itself.
     """
     from ddpjob_trainer import worker

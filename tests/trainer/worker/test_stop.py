@@ -71,7 +71,7 @@ def stopped(folder: Folder, kind: str, *, steps: int = 100, world_size: int = 1)
     ("kind", "world_size"),
     [
         pytest.param("sharded", 2, id="the next forward pass; an optimizer inside another one"),
-        pytest.param("evaluation", 1, id="a forward pass without gradients"),
+        pytest.param("evaluation", 1, id="after an evaluation"),
         pytest.param("backward", 1, id="without DDP, the next backward pass"),
         pytest.param("step", 1, id="where no pass is seen, the next step"),
     ],
@@ -81,7 +81,8 @@ def test_callbacks_see_a_step_with_all_that_the_program_does_after_it(
 ) -> None:
     for rank in stopped(folder, kind, world_size=world_size):
         assert rank.returncode == 85, rank.stderr
-        assert rank.printed == {"steps": STOP_AT, "scheduled": STOP_AT, "evaluated": 0, "equal": True}
+        evaluated = int(kind == "evaluation")
+        assert rank.printed == {"steps": STOP_AT, "scheduled": STOP_AT, "evaluated": evaluated, "equal": True}
         assert (rank[Slot.STEP], rank[Slot.EXIT_CODE]) == (STOP_AT, 85)
 
 

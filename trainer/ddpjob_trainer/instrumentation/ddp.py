@@ -102,7 +102,8 @@ def patch(
             return original_forward(self, *inputs, **kwargs)
         if clock.unseen_step is not None:
             clock.catch_up()
-        if clock.stop_due:
+        # An evaluation belongs to the step before it: other weights may be in place, and rank 0 may be alone in it.
+        if clock.stop_due and grad_enabled():
             clock.end()  # the program's own callbacks run here: what they raise is the program's
         state = before(self, inputs, kwargs) if worker.measured else None
         if state is None:

@@ -3,8 +3,8 @@
 Why apart: the one place where the instrumentation's own errors are caught. The first one is said once, and from then on
 this rank is not measured: its training goes on as without us. The resource's settings are still applied, because all
 ranks must build the same buckets, whichever of them is measured.
-Must not: catch a refusal (`Refused`, `DeviceGone`), the end that all ranks agreed on (`Stopped`), a lost peer (which ours meets in a
-collective of ours and the program would meet in its next one), or what the program's own callbacks raise.
+Must not: catch a refusal (`Refused`, `DeviceGone`), the end that all ranks agreed on (`Stopped`), a lost peer (which
+ours meets in a collective of ours and the program would meet in its next one), or what the program's callbacks raise.
 A hook in which ranks meet in a collective is `setting`: a rank that stood aside there would leave the others waiting.
 """
 

@@ -176,9 +176,8 @@ class Clock:
         share = self._share
         if self._on_device is not None:
             self._device.launched(self._on_device, synced=share >= 0.0)
-            self._on_device = (
-                None  # a backward pass without a forward pass of a DDP model is not of this kind
-            )
+            # A backward pass without a forward pass of a DDP model is not of this kind.
+            self._on_device = None
         if share >= 0.0:
             self.backward_seconds = seconds = monotonic() - self._backward_began
             if share:

@@ -19,6 +19,7 @@ PEER_LOST = re.compile(
 """Texts of Gloo, NCCL and the TCP store for a peer that is gone or late (torch 2.13 to 2.15)."""
 
 LATE = re.compile(r"tim(?:ed|e) ?out|clients joined|Watchdog caught collective", re.IGNORECASE)
+"""A peer that is late, and may live."""
 
 ITSELF = re.compile(
     r"ncclInvalidUsage|ncclInvalidArgument|ncclUnhandledCudaError|Duplicate GPU detected|Cuda failure|CUDA error:"

@@ -20,6 +20,7 @@ from ddpjob_trainer.launcher.cause import (
     Circumstances,
     ErrorFile,
     cause_of,
+    failed_first,
     is_failure,
     read_error,
     worker_exit,
@@ -83,7 +84,8 @@ RECORDED = ErrorFile(type="ValueError", message="no", at=9.5)
 def test_a_cause_follows_from_code_error_and_what_was_sent(
     returncode: int, error: ErrorFile | None, circumstances: Circumstances, cause: Cause
 ) -> None:
-    assert cause_of(returncode, error, circumstances) is cause
+    first = error is not None and failed_first(returncode, error, circumstances)
+    assert cause_of(returncode, error, circumstances, first=first) is cause
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,18 @@ def test_a_cause_follows_from_code_error_and_what_was_sent(
             ErrorFile(
                 type="RuntimeError", message="[gloo] Connection closed by peer [10.0.0.1]:1", peer_lost=True
             ),
+        ),
+        (
+            {"message": {"message": "RuntimeError: Gloo connectFullMesh failed with: connection refused"}},
+            ErrorFile(
+                type="RuntimeError",
+                message="Gloo connectFullMesh failed with: connection refused",
+                peer_lost=True,
+            ),
+        ),
+        (
+            {"message": {"message": "ConnectionRefusedError: [Errno 111] Connection refused"}},
+            ErrorFile(type="ConnectionRefusedError", message="[Errno 111] Connection refused"),
         ),
         ({"message": "bare words"}, ErrorFile(message="bare words")),
         ({}, None),

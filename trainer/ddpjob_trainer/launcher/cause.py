@@ -22,27 +22,13 @@ from ddpjob_api.exits import Exit
 from ddpjob_api.page import Slot, WorkerState
 from ddpjob_api.report import Cause, WorkerExit, out_of_memory
 from ddpjob_trainer.cgroup import quantity
-from ddpjob_trainer.last_words import PEER_LOST_TYPES, line_of, tells_of_itself
+from ddpjob_trainer.last_words import LATE, PEER_LOST, PEER_LOST_TYPES, line_of, tells_of_itself
 from ddpjob_trainer.launcher.halt import signal_name
 from ddpjob_trainer.page import Page
 
 STACKS_SIGNAL = signal.SIGRTMIN + 3
 """The worker's faulthandler writes all stacks on it; USR1 and USR2 belong to Slurm, submitit and Lightning."""
 MAX_ERROR_FILE_BYTES = 1024 * 1024
-PEER_LOST_TEXTS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "remote process exited",
-    "Gloo connectFullMesh failed",
-    "Timed out waiting",
-    "Watchdog caught collective operation timeout",
-)
-"""Words of torch, gloo and NCCL for a peer that is gone; used where the worker itself did not judge."""
-
-
-LATE = re.compile(r"tim(?:ed|e) ?out|clients joined", re.IGNORECASE)
-"""A peer that is late, and may live; used where the worker itself did not judge."""
 WATCHDOG = re.compile(r"Watchdog caught collective operation timeout|watchdog got stuck")
 TERMINATE = re.compile(
     r"terminate called (?:after throwing an instance of '(?P<type>[^']+)'|without|recursively)"
@@ -72,7 +58,7 @@ class ErrorFile:
     """Its error is a time-out: the peer may be alive and stuck."""
     refused: bool = False
     at: float | None = None
-    """When it was written, by the monotonic clock; None where it is no file."""
+    """When it was written, by the monotonic clock; None where only stderr tells."""
     last: bool = False
     """The program ended with it; torchelastic's `@record` writes also what the program may catch."""
     exit_code: int = 1
@@ -126,7 +112,7 @@ def worker_exit(
     location = error.location if error is not None else None
     if location is None and returncode in CRASHES:
         location = circumstances.place
-    cause = cause_of(returncode, error, circumstances)
+    cause = cause_of(returncode, error, circumstances, first=first)
     if error is not None and first and is_substitute(returncode, circumstances):
         returncode = error.exit_code
     oom = circumstances.oom and returncode == -signal.SIGKILL and cause is Cause.OWN
@@ -166,12 +152,17 @@ def aborted(stderr: tuple[str, ...]) -> ErrorFile | None:
     return None
 
 
-def cause_of(returncode: int, error: ErrorFile | None, circumstances: Circumstances) -> Cause:
+def cause_of(returncode: int, error: ErrorFile | None, circumstances: Circumstances, *, first: bool) -> Cause:
+    """Whose failure an end is.
+
+    Args:
+        first: whether the error is a failure that was written before the worker was told to end.
+    """
     if error is not None and error.refused:
         return Cause.OWN
     if error is not None and error.peer_lost:
         return Cause.VICTIM
-    if error is not None and failed_first(returncode, error, circumstances):
+    if first:
         return Cause.OWN
     return Cause.KILLED if is_answer(returncode, circumstances) else Cause.OWN
 
@@ -243,8 +234,11 @@ def read_error(path: Path) -> ErrorFile | None:
     return ErrorFile(
         type=kind,
         message=rest.strip() if kind else text,
+        # The program's own sockets say the same words: torch raises RuntimeError.
         peer_lost=not tells_of_itself(text)
-        and (kind in PEER_LOST_TYPES or any(word in text for word in PEER_LOST_TEXTS)),
+        and (
+            kind in PEER_LOST_TYPES or (kind in {"", "RuntimeError"} and PEER_LOST.search(text) is not None)
+        ),
         late=LATE.search(text) is not None,
         at=at,
     )

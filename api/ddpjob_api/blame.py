@@ -63,9 +63,8 @@ def details(failure: Failure, said: str) -> str:
     end = ""
     if failure.signal:
         end = "" if failure.signal in said else f", died of {failure.signal}"
-    elif (
-        failure.exit_code is not None and failure.reason is not Reason.NO_PROGRESS
-    ):  # a hang's is not the program's
+    # a hang's is not the program's
+    elif failure.exit_code is not None and failure.reason is not Reason.NO_PROGRESS:
         end = "" if has(said, f"exit code {failure.exit_code}") else f", exit code {failure.exit_code}"
     step = f" at step {failure.step}" if failure.step and not has(said, f"at step {failure.step}") else ""
     others = ", ".join(map(str, failure.also))

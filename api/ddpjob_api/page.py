@@ -149,6 +149,9 @@ class Slot(IntEnum):
     """Not 0: its error file was written then, with what the program has ended with; the process may take long to end."""
 
 
+LAUNCHERS_WORDS = frozenset({Slot.PAUSE, Slot.STOP_AT})
+"""Slots that the launcher writes; all others are the worker's."""
+
 STEP_BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from ddpjob_trainer.loop.board import Board
 from ddpjob_trainer.page import Page
 from ddpjob_trainer.worker import Worker
 
-STEP = Measured(forward=0.3, backward=0.5, exposed=0.1)
+STEP = Measured(forward_seconds=0.3, backward_seconds=0.5, exposed_seconds=0.1)
 PHASES = (
     Slot.DATA_SECONDS, Slot.FORWARD_SECONDS, Slot.BACKWARD_SECONDS, Slot.COMM_EXPOSED_SECONDS, Slot.OPTIMIZER_SECONDS,
     Slot.OTHER_SECONDS,

@@ -17,13 +17,13 @@ AHEAD = 4
 """Micro-batches that a host gets ahead of its device at most. A sample that was too long must not eat what comes later."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Seconds that one micro-batch takes on the device."""
+    """What one micro-batch takes on the device."""
 
-    forward: float
-    backward: float
-    exposed: float
+    forward_seconds: float
+    backward_seconds: float
+    exposed_seconds: float
     """Waiting for other ranks with nothing to compute; only where gradients are synchronised."""
 
 
@@ -41,9 +41,9 @@ class DeviceTime:
 
     def launched(self, micro_batch: Measured, *, synced: bool) -> None:
         """A forward and a backward pass are under way on the device."""
-        exposed = micro_batch.exposed if synced else 0.0
+        exposed = micro_batch.exposed_seconds if synced else 0.0
         for slot, seconds in zip(
-            self._parts, (micro_batch.forward, micro_batch.backward, exposed), strict=True
+            self._parts, (micro_batch.forward_seconds, micro_batch.backward_seconds, exposed), strict=True
         ):
             if seconds:
                 self._parts[slot] = min(self._parts[slot] + seconds, AHEAD * seconds)

@@ -28,15 +28,13 @@ from typing import Any, NoReturn
 from ddpjob_api.exits import Exit
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.nested import nested
-from ddpjob_api.page import SLOT_COUNT, Slot, WorkerState
+from ddpjob_api.page import LAUNCHERS_WORDS, SLOT_COUNT, Slot, WorkerState
 from ddpjob_trainer import bootstrap, error_file, worker
 from ddpjob_trainer.errors import Refused, TrainerError
 from ddpjob_trainer.files import Files, agent_file, pages_of
 from ddpjob_trainer.instrumentation import install
 from ddpjob_trainer.instrumentation.imports import PostImport
 from ddpjob_trainer.page import BadPage, Page
-
-LAUNCHERS_WORDS = frozenset({Slot.PAUSE, Slot.STOP_AT})
 
 
 def begin() -> None:

@@ -70,17 +70,16 @@ def misbehave(what: str) -> None:
         what = "raise"
     if what in {"raise and stay", "raise and finish slowly"}:
         # as a pool of threads or an exit handler that waits for a peer does
-        (Path(plan["state"]) / "raising").touch()
         if what == "raise and stay":
             threading.Thread(target=time.sleep, args=(600,)).start()
         else:
             atexit.register(time.sleep, 600)
+            # the last one runs first, after the error file is written
+            atexit.register((Path(plan["state"]) / "failed").touch)
         what = "raise"
     if what == "lose the one that raises":
-        folder = Path(plan["state"])
-        while not (folder / "raising").exists():
+        while not (Path(plan["state"]) / "failed").exists():
             time.sleep(0.01)
-        time.sleep(0.3)
         raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:4711")
     if what == "raise":
         raise ValueError(f"bad sample {step}")

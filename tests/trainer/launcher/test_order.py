@@ -1,7 +1,6 @@
 """Real launchers: what came first, a worker's failure or the signal that ended it, decides whose failure it was."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,7 @@ def test_a_rank_that_failed_and_does_not_end_is_told_of_while_its_peers_wait_for
     )
     first, second = run.launch_all()
     second.wrote("ValueError: bad sample 2")
-    began = time.monotonic()
     first.wrote("[rank 0] generation 2 from step 0")
-    assert time.monotonic() - began < 25, (
-        "a second, five for its exit handlers, and what a busy machine needs"
-    )
     failure = run.report().last_failure
     assert failure is not None
     assert (failure.rank, failure.reason, failure.exit_code) == (1, Reason.PROGRAM_FAILED, 1)
@@ -43,6 +38,7 @@ def test_a_rank_that_failed_and_does_not_end_is_told_of_while_its_peers_wait_for
     assert "program.py:" in str(failure.location)
     assert [first.code(), second.code()] == [0, 0]
     assert "rank 1 has failed and does not end" in second.output
+    assert "Timed out waiting" not in first.output, "the collective's time-out did not end it"
     assert first.output.count("generation 1, rank 1 on node 1 (test-1): ValueError") == 1, "told once"
 
 

@@ -91,7 +91,9 @@ class Reducer:
             self.exposed_share = min(1.0, exposed / backward_seconds) if exposed and backward_seconds else 0.0
         else:
             self.on_device = Measured(
-                max(0, self._forward_ns) / 1e9, max(0, self._computed_ns) / 1e9, exposed
+                forward_seconds=max(0, self._forward_ns) / 1e9,
+                backward_seconds=max(0, self._computed_ns) / 1e9,
+                exposed_seconds=exposed,
             )
         self._low, self._high = 0.5 * backward_seconds - MARGIN, 2 * backward_seconds + MARGIN
         return True

@@ -365,7 +365,7 @@ class Crew:
         wrote = [worker.page[Slot.ERROR_AT] for worker in self.workers if worker.may_be_slow]
         return min(wrote) + LAST_WORDS_SECONDS if wrote else None
 
-    def hear(self, now: float) -> tuple[WorkerExit, ...]:
+    def overdue(self, now: float) -> tuple[WorkerExit, ...]:
         """The failures of those that should have ended; each is told once."""
         slow = [worker for worker in self.workers if worker.may_be_slow]
         due = [worker for worker in slow if worker.page[Slot.ERROR_AT] + LAST_WORDS_SECONDS <= now]
@@ -373,7 +373,7 @@ class Crew:
             worker.foretold = foretold(worker)
         return tuple(item for worker in due if (item := worker.foretold) and self.failed(item))
 
-    def was_heard(self, rank: int) -> bool:
+    def was_foretold(self, rank: int) -> bool:
         """Whether the failure of a rank was told before its end."""
         told = (worker.foretold for worker in self.workers if worker.rank == rank)
         return any(item is not None and self.failed(item) for item in told)

@@ -19,6 +19,7 @@ from ddpjob_api.messages import SUMS
 from ddpjob_api.metrics import Metric, MetricKind
 from ddpjob_api.page import STEP_BOUNDS, Fact, Phase, Slot, WorkerState
 from ddpjob_api.report import JobReport
+from ddpjob_trainer.launcher.progress import in_effect
 from ddpjob_trainer.launcher.reserve import Held
 from ddpjob_trainer.page import Page
 
@@ -238,8 +239,8 @@ def number(value: float) -> str:
 
 def info_labels(rank: int, page: Page, job: Job) -> dict[str, str]:
     facts = page.facts()
-    in_effect = facts.get(Fact.DDP)
-    accumulation = in_effect.get("gradientAccumulationSteps") if isinstance(in_effect, dict) else None
+    ddp = in_effect(facts)
+    accumulation = ddp.gradient_accumulation_steps if ddp is not None else None
     return {
         "rank": str(rank),
         "version": __version__,

@@ -217,7 +217,7 @@ class Foreman:
         if crew is not self.crew or crew.stopping:
             return
         if crew.failed(item):
-            if not crew.was_heard(item.rank):
+            if not crew.was_foretold(item.rank):
                 self._say_failed(crew, item)
         elif crew.succeeded or crew.stopped_on_request:
             self._keep(self._crew_over(crew))
@@ -229,11 +229,11 @@ class Foreman:
             memory.last_failure = failure_of(item, of, generation=crew.generation, at=wall())
         self._send(Failed(generation=crew.generation, exits=(item,)))
 
-    def _hear(self, crew: Crew) -> None:
+    def _foretell(self, crew: Crew) -> None:
         """Tell of workers that have written their failure and do not end."""
         if crew is not self.crew or crew.stopping:
             return
-        for item in crew.hear(asyncio.get_running_loop().time() + TICK_SECONDS):
+        for item in crew.overdue(asyncio.get_running_loop().time() + TICK_SECONDS):
             self._sink.say(
                 f"rank {item.rank} has failed and does not end: a thread or an exit handler holds it"
             )
@@ -265,7 +265,7 @@ class Foreman:
             return
         overdue_at = crew.overdue_at
         if overdue_at is not None:
-            asyncio.get_running_loop().call_at(max(overdue_at, now), self._hear, crew)
+            asyncio.get_running_loop().call_at(max(overdue_at, now), self._foretell, crew)
         if self._hung_said == crew.generation:
             return
         if now >= self._began + max(self._limit, HEALTHY_SECONDS):

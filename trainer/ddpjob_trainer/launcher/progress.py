@@ -55,10 +55,7 @@ class Gauge:
         if isinstance(result, dict):
             self.result = result
         if Fact.DDP in facts:
-            try:
-                self.ddp = load(InEffect, facts[Fact.DDP])
-            except Invalid:
-                self.ddp = None  # a page of a program that wrote something else there
+            self.ddp = in_effect(facts)
         trouble = facts.get(Fact.CHECKPOINT)
         self.checkpoint_trouble = trouble[:512] if isinstance(trouble, str) else ""
         step = int(sample.step)
@@ -105,6 +102,14 @@ class Gauge:
             return None
         made = self._window[-1].step - self._window[0].step
         return round(max(total - step, 0) * self._seconds(now) / made, 1) if made > 0 else None
+
+
+def in_effect(facts: Json) -> InEffect | None:
+    """The DDP settings among a page's facts; None where there are none, or the program wrote something else there."""
+    try:
+        return load(InEffect, facts[Fact.DDP]) if Fact.DDP in facts else None
+    except Invalid:
+        return None
 
 
 def same(one: Sample, other: Sample) -> bool:

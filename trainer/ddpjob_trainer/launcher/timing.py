@@ -34,11 +34,12 @@ LEAVE_FRACTION = 0.95
 """By then a launcher that was told to go goes, before the kubelet kills it."""
 
 LAST_WORDS_SECONDS = 1.0
+"""A worker that has written its failure may take so long to end; then the generation is ended without waiting for it:
+a thread or an exit handler holds it, and its peers wait for it in a collective."""
+
 HANDLERS_SECONDS = 5.0
 HANDLERS_FRACTION = 0.5
 """How long the exit handlers of a rank that has failed go on when all are ended: at most this part of the grace period."""
-"""A worker that has written its failure may take so long to end; then the generation is ended without waiting for it:
-a thread or an exit handler holds it, and its peers wait for it in a collective."""
 EARLY_SECONDS = 60.0
 """A rank that is inside one step for so long, when another has ended with 0, waits for it in a collective."""
 

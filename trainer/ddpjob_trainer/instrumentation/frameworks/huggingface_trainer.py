@@ -46,9 +46,8 @@ def patch(module: Any, shared: Shared) -> None:
     @functools.wraps(original)
     def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         folders = arrange(self) or []
-        instead = newest(
-            self, resume_from_checkpoint, folders
-        )  # before `prepare`: by the program's own save_only_model
+        # before `prepare`: by the program's own save_only_model
+        instead = newest(self, resume_from_checkpoint, folders)
         prepare(self)
         begin = resume_from_checkpoint if instead is None else instead.path
         try:

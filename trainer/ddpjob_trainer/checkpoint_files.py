@@ -26,7 +26,12 @@ GLOBAL_STEP = re.compile(
 )
 """The key and a whole number in a pickle, with or without a memo between them."""
 TRAINING_KEY = "ddpjob_training"
-TRAINING = re.compile(rb"X\x0f\0\0\0ddpjob_training(?:q.|r.{4}|\x94)?K(.)", re.DOTALL)
+TRAINING = re.compile(
+    b"X"
+    + re.escape(len(TRAINING_KEY).to_bytes(4, "little") + TRAINING_KEY.encode())
+    + rb"(?:q.|r.{4}|\x94)?K(.)",
+    re.DOTALL,
+)
 """What our callback puts beside Lightning's keys, from a program's second training on."""
 
 

@@ -10,6 +10,11 @@
 Why apart: launcher, bootstrap and loop speak of the same failures. Must not: import torch.
 """
 
+from collections.abc import Sequence
+
+from ddpjob_api.codec import dotted
+from ddpjob_api.rules import OF_THE_NODE, Finding, Verdict
+
 
 class TrainerError(Exception):
     """The root."""
@@ -30,6 +35,17 @@ def without_device(sentence: str, generation: int) -> TrainerError:
     return DeviceGone(
         f"{sentence}; after a restart this is taken for a fault of the node: look at its device and driver"
     )
+
+
+def refusal(findings: Sequence[Finding], generation: int) -> TrainerError | None:
+    """What the rows that refuse come to: a missing device only where nothing else is refused."""
+    refused = [finding for finding in findings if finding.verdict is Verdict.REFUSE]
+    if not refused:
+        return None
+    sentence = "; ".join(f"{dotted(finding.path)}: {finding.message}" for finding in refused)
+    if all(finding.rule in OF_THE_NODE for finding in refused):
+        return without_device(sentence, generation)
+    return Refused(sentence)
 
 
 class CheckpointDamaged(TrainerError):

@@ -1,6 +1,6 @@
 """Checkpoints that scripts leave by themselves: which are complete, and which is the newest.
 
-Known layouts, anywhere below a directory: Hugging Face's Trainer (`checkpoint-<step>/`), Lightning (`*.ckpt`),
+Known layouts, up to five folders deep: Hugging Face's Trainer (`checkpoint-<step>/`), Lightning (`*.ckpt`),
 Accelerate (`save_state`: a folder of whatever name). Where there is none of a framework's: files of `torch.save` in the
 directory and in its folders. What is whole, each file and folder says itself (`checkpoint_files.py`,
 `checkpoint_folders.py`).
@@ -33,8 +33,9 @@ from ddpjob_trainer.checkpoint_folders import (
 
 FOLDER = re.compile(r"^checkpoint-(\d+)$")
 LIGHTNING = re.compile(r"step=(\d+).*\.ckpt$")
-OF_TRAINING = re.compile(r"^lightning-(\d+)$")
-"""Where we let Lightning save, from a program's second training on."""
+LIGHTNING_FOLDER = "lightning"
+"""Where we let Lightning save; with its number behind it from a program's second training on."""
+OF_TRAINING = re.compile(rf"^{LIGHTNING_FOLDER}-(\d+)$")
 MAX_DEPTH = 5
 """Lightning: lightning_logs/version_0/checkpoints/…"""
 TORCH_DEPTH = 1

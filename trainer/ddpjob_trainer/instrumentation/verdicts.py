@@ -9,10 +9,10 @@ from typing import Any
 
 from ddpjob_api.codec import dotted
 from ddpjob_api.plan import plan
-from ddpjob_api.rules import OF_THE_NODE, Facts, Verdict, judge, message_of, rule
+from ddpjob_api.rules import Facts, Verdict, judge, message_of, rule
 from ddpjob_api.spec import Backend, GradientCheckpointing, Overrides, Script, Spec
 from ddpjob_trainer import plugins
-from ddpjob_trainer.errors import Refused, without_device
+from ddpjob_trainer.errors import refusal
 from ddpjob_trainer.instrumentation.notices import Notices
 from ddpjob_trainer.worker import Worker
 
@@ -113,14 +113,13 @@ class Verdicts:
 
     def _know(self, **facts: Any) -> None:
         self._facts = dataclasses.replace(self._facts, **facts)
-        for finding in judge(self._facts):
-            sentence = f"{dotted(finding.path)}: {finding.message}"
-            if finding.verdict is Verdict.REFUSE and finding.rule in OF_THE_NODE:
-                raise without_device(sentence, self._worker.generation)
-            if finding.verdict is Verdict.REFUSE:
-                raise Refused(sentence)
+        findings = judge(self._facts)
+        refused = refusal(findings, self._worker.generation)
+        if refused is not None:
+            raise refused
+        for finding in findings:
             if finding.verdict is Verdict.WARN:
-                self._notices.warn(sentence)
+                self._notices.warn(f"{dotted(finding.path)}: {finding.message}")
 
 
 def device_seen(torch: Any, backend: Backend) -> bool:

@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 
 from ddpjob_api.accelerators import ACCELERATORS, Accelerator
-from ddpjob_api.codec import dotted
-from ddpjob_api.rules import OF_THE_NODE, Facts, Verdict, judge
+from ddpjob_api.rules import Facts, judge
 from ddpjob_api.spec import Backend
 from ddpjob_trainer import plugins
-from ddpjob_trainer.errors import Refused, without_device
+from ddpjob_trainer.errors import refusal, without_device
 from ddpjob_trainer.loop.told import Told
 
 CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -87,13 +86,9 @@ def refuse_by_rules(told: Told, backend: Backend, seen: Accelerator | None) -> N
         accelerator_missing=None if asked is None or plugins.sees(torch, asked.device) else asked,
         backend_available=dist.is_backend_available(backend.torch_name),
     )
-    findings = [finding for finding in judge(facts) if finding.verdict is Verdict.REFUSE]
-    if not findings:
-        return
-    sentence = "; ".join(f"{dotted(finding.path)}: {finding.message}" for finding in findings)
-    if all(finding.rule in OF_THE_NODE for finding in findings):
-        raise without_device(sentence, told.generation)
-    raise Refused(sentence)
+    refused = refusal(judge(facts), told.generation)
+    if refused is not None:
+        raise refused
 
 
 def own_device(told: Told, backend: Backend, seen: Accelerator | None) -> torch.device:

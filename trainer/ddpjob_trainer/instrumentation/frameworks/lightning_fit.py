@@ -16,19 +16,18 @@ from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks.interval import Interval, from_rank_0
 from ddpjob_trainer.instrumentation.frameworks.saving import Saving
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
-
-SUBFOLDER = "lightning"
+from ddpjob_trainer.script_checkpoints import LIGHTNING_FOLDER
 
 
 def folder(saving: Saving, directory: Path) -> Path:
     """Where the `fit` that runs now saves."""
-    return directory / (SUBFOLDER if saving.fits < 2 else f"{SUBFOLDER}-{saving.fits}")
+    return directory / (LIGHTNING_FOLDER if saving.fits < 2 else f"{LIGHTNING_FOLDER}-{saving.fits}")
 
 
 def put_root(arguments: dict[str, Any], saving: Saving) -> None:
     """Lightning's own default for its files is the working directory, which goes with the pod."""
     if saving.directory is not None and arguments.get("default_root_dir") is None:
-        arguments["default_root_dir"] = str(saving.directory / SUBFOLDER)
+        arguments["default_root_dir"] = str(saving.directory / LIGHTNING_FOLDER)
 
 
 @contextmanager
@@ -68,13 +67,12 @@ def back_to_its_own(path: Any) -> bool:
 
 
 def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:
-    """Ours once per trainer, its checkpoint callbacks once per `fit`, each with a folder of its own.
+    """Ours and its checkpoint callbacks, instead of those of the `fit` before: each `fit` has a folder of its own.
 
     Lightning wants checkpoint callbacks at the end of the list.
     """
-    if not any(type(each).__name__ == "DDPJobCallback" for each in trainer.callbacks):
-        trainer.callbacks.insert(0, callback(package, shared))
-    trainer.callbacks[:] = [each for each in trainer.callbacks if not getattr(each, "of_ddpjob", False)]
+    others = [each for each in trainer.callbacks if not getattr(each, "of_ddpjob", False)]
+    trainer.callbacks[:] = [callback(package, shared), *others]
     saving = shared.saving
     spec = saving.spec
     if saving.directory is None or spec is None or (spec.every_steps is None and spec.every is None):
@@ -87,11 +85,11 @@ def put_callbacks(trainer: Any, package: str, shared: Shared) -> None:
     }  # fmt: skip
     made = []
     if spec.every_steps is not None:
-        made.append(kind(**files, every_n_train_steps=spec.every_steps))
+        by_steps = kind(**files, every_n_train_steps=spec.every_steps)
+        by_steps.of_ddpjob = True
+        made.append(by_steps)
     if spec.every is not None:
         made.append(timed(kind, Interval(spec.every), files, shared))
-    for each in made:
-        each.of_ddpjob = True
     trainer.callbacks += made
 
 
@@ -108,6 +106,8 @@ def timed(kind: Any, interval: Interval, files: dict[str, Any], shared: Shared) 
 
     class DDPJobTimedCheckpoint(kind):  # type: ignore[misc]
         """Saves when the interval says so."""
+
+        of_ddpjob = True
 
         def on_train_batch_end(self, trainer: Any, module: Any, *rest: Any, **named: Any) -> None:
             if due(trainer):
@@ -130,6 +130,8 @@ def callback(package: str, shared: Shared) -> Any:
 
     class DDPJobCallback(kind):  # type: ignore[misc, valid-type]
         """Progress, stop and phases of the job that this training is."""
+
+        of_ddpjob = True
 
         @measuring
         def on_train_start(self, trainer: Any, module: Any) -> None:

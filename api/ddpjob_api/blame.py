@@ -1,7 +1,7 @@
 """A failure in one sentence: whose it is, what was said, where, and how it ended.
 
-Why apart: a coordinator's log, a termination message, a condition, an event and `ddpjob` tell of the same failure in the
-same words, whoever sees only one of them.
+Why apart: a coordinator's log, a termination message, a condition and an event tell of the same failure in the same
+words, whoever sees only one of them. `ddpjob` says the same of it (`what`), and whose it is in its own way.
 Must not: hold a fact that is not in the failure.
 """
 
@@ -44,15 +44,18 @@ def last_words(failure: Failure) -> str:
 def culprit(failure: Failure, said: str) -> str:
     """`rank 1 (pod digits-1 on node worker-a): `, with the pod's index where its name is not known.
 
-    Without a rank it is a launcher or the operator who speaks, of a pod that is mostly named already.
+    Without a rank it is a launcher or the operator who speaks, of a pod that is mostly named already; launchers call it
+    `node 1` by its index.
     """
-    index = f"node {failure.node}" if failure.node is not None else ""
+    index = f"pod {failure.node}" if failure.node is not None else ""
     pod = f"pod {failure.pod}" if failure.pod else index
     host = f"node {failure.host_node}" if failure.host_node else ""
     known = [name for name in (pod, host) if name]
     if failure.rank is not None:
         place = " on ".join(known)
         return f"rank {failure.rank} ({place}): " if place else f"rank {failure.rank}: "
+    if not failure.pod and has(said, f"node {failure.node}"):
+        known = [name for name in known if name != index]
     unsaid = " on ".join(name for name in known if not has(said, name))
     return f"{unsaid}: " if unsaid else ""
 

@@ -37,7 +37,7 @@ class Hang:
     def lines(self) -> Iterator[str]:
         """For people."""
         if self.verdict is not None:
-            yield f"generation {self.generation}, {self.at}: {words.blame(self.verdict)}"
+            yield f"generation {self.generation}, {self.at}: {words.in_short(self.verdict)}"
         else:
             unknown = "the verdict is not known: node 0 has not given one, or its log cannot be read"
             yield f"generation {self.generation}, {self.at}: {unknown}"

@@ -6,7 +6,7 @@ ApiError                     the server answered with an error; `status`, `reaso
 ├── Conflict        409      a write was based on an old version
 ├── Forbidden       403      RBAC, quota, Pod Security, a webhook
 ├── Invalid         400, 422 the object itself is wrong
-└── Unavailable     429, 5xx, no connection: worth another try later; also 500 for a webhook that cannot be asked
+└── Unavailable     429, 5xx (also for a webhook that cannot be asked), no connection: worth another try later
 """
 
 from collections.abc import Mapping

@@ -55,6 +55,12 @@ URGENCY = (
     Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CONFIG_ERROR, Reason.VOLUME_NOT_READY, Reason.UNSCHEDULABLE,
 )  # fmt: skip
 """Which of several is shown: what will not go away by itself first."""
+DENIED = "admission webhook"
+"""The server's words for the no of a webhook."""
+UNASKED = re.compile(r'failed calling webhook "[^"]*"')
+"""Its words for one that does not answer; what follows has a port or an address."""
+OF_A_WEBHOOK = re.compile(r"(failed calling|admission) webhook")
+"""Either."""
 
 
 def trouble_of(seen: Seen, now_there: Mapping[int, PodView]) -> Trouble | None:
@@ -96,10 +102,7 @@ def steady(reason: Reason) -> bool:
 def is_refusal(error: ApiError) -> bool:
     """Whether the server is there and does not take this object: its own no, or that of a webhook, or one it cannot ask."""
     if isinstance(error, Unavailable):
-        return (
-            error.status >= 500
-            and re.search(r"(failed calling|admission) webhook", error.message) is not None
-        )
+        return error.status >= 500 and OF_A_WEBHOOK.search(error.message) is not None
     return isinstance(error, (Forbidden, Invalid))
 
 
@@ -120,10 +123,10 @@ def repeated(before: Trouble | None, now: Trouble | None) -> Trouble | None:
     """
     if before is None or now is None:
         return now
-    was, is_now = (re.search(r'failed calling webhook "[^"]*"', found.message) for found in (before, now))
+    was, is_now = (UNASKED.search(found.message) for found in (before, now))
     return before if was and is_now and was[0] == is_now[0] else now
 
 
 def is_invalid(error: ApiError) -> bool:
     """Whether the pod itself is wrong, so that trying again cannot help (a webhook's mind may change)."""
-    return isinstance(error, Invalid) and "admission webhook" not in error.message
+    return isinstance(error, Invalid) and DENIED not in error.message

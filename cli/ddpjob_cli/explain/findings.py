@@ -88,7 +88,7 @@ def blamed(seen: Observation, failure: Failure) -> Finding:
         do = advice.ENDINGS.get(failure.reason, "") if failure.reason not in own else ""
     return Finding(
         weight=Weight.NOTES if seen.is_true(Condition.COMPLETE) else Weight.FAILS,
-        what=f"{'survived' if seen.is_true(Condition.COMPLETE) else 'last failure'}: {words.blame(failure)}{spent}",
+        what=f"{'survived' if seen.is_true(Condition.COMPLETE) else 'last failure'}: {words.in_short(failure)}{spent}",
         where=place,
         do="; ".join(part for part in (do, more) if part),
     )

@@ -64,7 +64,7 @@ class Summary:
             return [f"refused: {said.removeprefix('Refused: ')}"]
         if self.outcome is None:
             return [f"killed: {self.facts()}"]
-        last = words.blame(self.last_failure) if self.last_failure else self.message
+        last = words.in_short(self.last_failure) if self.last_failure else self.message
         spent = f"restarts {self.restarts} of {self.max_restarts}"
         return [*counted("before", self.failures[:-1]), *self.time_line(), f"failed: {last}, {spent}"]
 
@@ -125,7 +125,7 @@ class Summary:
 
 def counted(word: str, failures: Sequence[Failure]) -> list[str]:
     """`survived: rank 1 (node 1): died of SIGKILL at step 52`; the same again is counted, not repeated."""
-    counts = Counter(words.blame(failure) for failure in failures)
+    counts = Counter(words.in_short(failure) for failure in failures)
     return [f"{word}{f' ({number} times)' if number > 1 else ''}: {text}" for text, number in counts.items()]
 
 

@@ -50,7 +50,7 @@ def override(item: Override) -> str:
 def failures(before: JobReport | None, now: JobReport) -> list[str]:
     """Those that were not known at the last report."""
     known = before.failures if before else ()
-    return [f"failed: {blame(failure)}" for failure in now.failures if failure not in known]
+    return [f"failed: {in_short(failure)}" for failure in now.failures if failure not in known]
 
 
 def about(ddp: InEffect) -> list[str]:
@@ -81,7 +81,7 @@ def listed(values: Iterable[int]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def blame(failure: Failure) -> str:
+def in_short(failure: Failure) -> str:
     """`rank 1 (node 1): ValueError: bad sample 17 (train.py:31), exit code 1`; its pod stands beside it, where it has one."""
     return f"{culprit(failure)}{what(failure)}"
 

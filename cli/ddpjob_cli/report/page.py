@@ -156,7 +156,7 @@ def incident_table(incidents: Sequence[Failure], begin: float) -> str:
         at = figures.moment(failure.at)
         when = words.duration(at - begin) if at is not None and at >= begin > 0 else failure.at or ""
         place = " on ".join(part for part in (failure.pod or "", failure.host_node or "") if part)
-        lines.append((str(number), when, failure.reason.value, words.blame(failure), place))
+        lines.append((str(number), when, failure.reason.value, words.in_short(failure), place))
     named = any(place for *_, place in lines)  # a local run has no pods
     heads = ("", "after", "reason", "who and what", *(["pod"] if named else []))
     return f"<table>{row('th', heads)}{''.join(row('td', cells[: len(heads)]) for cells in lines)}</table>"

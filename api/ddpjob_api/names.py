@@ -63,7 +63,7 @@ class WorkerEnv(StrEnum):
     CHECKPOINT_DIR = "DDPJOB_CHECKPOINT_DIR"
     RESUME = "DDPJOB_RESUME"
     """In a script or `command`: path of the newest complete checkpoint in `CHECKPOINT_DIR` when it began, or empty; absent
-    without `checkpoint`."""
+    without `checkpoint`. Ranks that torchrun starts again find what was saved since."""
     RESUME_STEP = "DDPJOB_RESUME_STEP"
     """Step of the checkpoint that every rank loads; absent: start anew."""
     RESUME_DIR = "DDPJOB_RESUME_DIR"

@@ -42,12 +42,14 @@ def last_words(failure: Failure) -> str:
 
 
 def culprit(failure: Failure, said: str) -> str:
-    """`rank 1 (pod digits-1 on node worker-a): `, with the pod's index where its name is not known.
+    """`rank 1 (pod digits-1 on node worker-a): `, or `rank 1 (node 1): ` by the index, as in a local run without pods.
 
     Without a rank it is a launcher or the operator who speaks, of a pod that is mostly named already; launchers call it
     `node 1` by its index.
     """
-    index = f"pod {failure.node}" if failure.node is not None else ""
+    # Beside the name of a Kubernetes node, "node 1" would be another thing.
+    of = "pod" if failure.host_node else "node"
+    index = f"{of} {failure.node}" if failure.node is not None else ""
     pod = f"pod {failure.pod}" if failure.pod else index
     host = f"node {failure.host_node}" if failure.host_node else ""
     known = [name for name in (pod, host) if name]

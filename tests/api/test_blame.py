@@ -49,7 +49,7 @@ LOST = Failure(
         ),
         (
             replace(RAISED, message="ended with exit code 17", exit_code=1, location=None, pod=None, host_node=None),
-            "rank 1 (pod 1): ended with exit code 17, exit code 1 at step 16",
+            "rank 1 (node 1): ended with exit code 17, exit code 1 at step 16",
         ),
         (
             replace(RAISED, reason=Reason.REPEATED_FAILURE, message="E: bad (3 times in a row at step 16)", also=(0,)),

@@ -227,7 +227,7 @@ HANG = Failure(
     generation=1,
     message="no step for 31 s: rank 1 …",
 )
-HANG_SENTENCE = f"rank 1 (pod 1): {HANG.message}"
+HANG_SENTENCE = f"rank 1 (node 1): {HANG.message}"
 
 
 async def hung_once() -> World:
@@ -288,7 +288,7 @@ async def test_a_second_hang_is_told_in_its_own_words() -> None:
     assert world.condition("Hung") == ("False", "Training"), "its verdict is not there yet"
     await world.say(state=RunState.WAITING, generation=2, restarts=2, last_failure=second, hung=True)
     assert world.condition("Hung") == ("True", "NoProgress")
-    assert world.message("Hung") == f"rank 1 (pod 1): {second.message}"
+    assert world.message("Hung") == f"rank 1 (node 1): {second.message}"
 
 
 async def test_a_hang_between_two_polls_is_in_the_last_failure_and_told_once() -> None:

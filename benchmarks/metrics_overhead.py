@@ -1,4 +1,4 @@
-"""What metrics cost a training step, and that they change none: `python -m benchmarks.metrics_overhead` (4 minutes).
+"""What metrics cost a training step, and that they change none: `python -m benchmarks.metrics_overhead` (5 minutes).
 
 Interleaved blocks in one process: with our hooks, and with torch's own functions put back in their place. Each pair of
 neighbouring blocks gives one difference of mean step times (a mean, for what is done once in many steps counts as well),
@@ -26,6 +26,8 @@ MODELS = (("tiny", 16, 200), ("small", 512, 100))
 """Name, width, steps of a block: enough for a sample of the reducer in each, which is taken once in 100 steps or in a
 quarter of a second, and once or twice more where a backward pass takes half or twice as long as the sampled."""
 PLAIN_PAIRS = 4
+PAIRS, PAIRS_OF_SEVERAL = 36, 100
+"""Of one rank, and of several: there a wait of one for another is in each difference, ten times what is looked for."""
 LEAST_PAIRS = 6
 """The extremes of fewer do not enclose the median with 95 %."""
 GOAL_MICROSECONDS = 100
@@ -85,17 +87,20 @@ def measure(width: int, steps: int, pairs: int, world_size: int) -> tuple[Cost, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=36)
+    parser.add_argument(
+        "--pairs", type=int, help=f"{PAIRS} for one rank, {PAIRS_OF_SEVERAL} for several if absent"
+    )
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     chosen = parser.parse_args()
-    if chosen.pairs < LEAST_PAIRS:
+    if chosen.pairs is not None and chosen.pairs < LEAST_PAIRS:
         parser.error(f"--pairs: an interval of 95 % needs {LEAST_PAIRS} at least")
     print("µs per step: without metrics, added by them, and the 95 % interval of that")
     print(f"{'model':8}{'ranks':>6}  {'CPU time':>38}  {'wall time':>38}  losses")
     good = True
     for name, width, steps in MODELS:
         for world_size in chosen.ranks:
-            cpu, wall, equal = measure(width, steps, chosen.pairs, world_size)
+            pairs = chosen.pairs or (PAIRS if world_size == 1 else PAIRS_OF_SEVERAL)
+            cpu, wall, equal = measure(width, steps, pairs, world_size)
             asked = cpu if world_size == 1 else wall
             good = good and equal and median(asked.added) <= GOAL_MICROSECONDS
             print(

@@ -22,7 +22,16 @@ left out): digests of two schemes say nothing of each other, or a new operator w
 
 def spec_hash(spec: Spec) -> str:
     """Changes with whatever of a spec may not change while the job runs, and with nothing of the operator."""
-    fixed = replace(spec, suspend=False, active_deadline=None, ttl_after_finished=None, template={})
+    fixed = replace(
+        spec,
+        suspend=False,
+        active_deadline=None,
+        ttl_after_finished=None,
+        template={},
+        # Maps to the API server, which lets their order change while the job runs.
+        env=tuple(sorted(spec.env, key=lambda each: each.name)),
+        image_pull_secrets=tuple(sorted(spec.image_pull_secrets, key=lambda each: each.name)),
+    )
     document = json.dumps(render(fixed), sort_keys=True)
     return f"{SCHEME}-{hashlib.sha256(document.encode()).hexdigest()[:16]}"
 

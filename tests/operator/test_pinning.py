@@ -59,6 +59,15 @@ def test_the_hash_is_of_what_may_change_while_the_job_is_suspended_only() -> Non
     assert [name for name, value in FREE if spec_hash(edited(name, value)) != plain] == []
 
 
+def test_the_order_of_what_has_none_does_not_count() -> None:
+    """The API server lets `env` be given in another order while the job runs, as Helm or server-side apply do."""
+    for name, first, second in (
+        ("env", {"name": "A", "value": "1"}, {"name": "B", "value": "2"}),
+        ("imagePullSecrets", {"name": "a"}, {"name": "b"}),
+    ):
+        assert spec_hash(edited(name, [first, second])) == spec_hash(edited(name, [second, first])), name
+
+
 @pytest.mark.parametrize(
     ("document", "filled_in", "digest"),
     [

@@ -23,6 +23,18 @@ def clock(worker: Worker) -> Clock:
     return Clock(worker, Notices(worker))
 
 
+def test_a_framework_has_its_whole_batch_to_save_and_end(clock: Clock, worker: Worker) -> None:
+    """A critic beside the generator, or a second step of the same optimizer, comes before it is done with the batch."""
+    clock.ends_itself = True
+    worker.page[Slot.STOP_AT] = 2
+    optimizer, asked = Optimizer(), list[bool]()
+    for _ in range(SUCCEEDS_AFTER + 4):
+        clock.step_ends(optimizer)
+        asked.append(clock.asked_to_stop())
+    assert clock.stop_requested
+    assert asked == [False] * (SUCCEEDS_AFTER + 2) + [True] * 2, "one that does not end is ended"
+
+
 class Optimizer:
     param_groups: tuple[dict[str, Any], ...] = ({"lr": 0.1},)
 

@@ -259,6 +259,17 @@ def test_half_a_save_state_is_passed_over_with_its_reason(tmp_path: Path, damage
     assert problem is not None and words in problem
 
 
+def test_a_folder_is_as_new_as_its_files_whatever_was_exchanged_since(tmp_path: Path) -> None:
+    """Nodes without a shared volume give each other files, in the order of names; that dates the folder itself."""
+    for number in (900, 1000):
+        folder = accelerate(tmp_path / f"step_{number}", "random_states_0.pkl")
+        for file in folder.iterdir():
+            os.utime(file, (number, number))
+    for at, number in enumerate((1000, 900)):
+        os.utime(tmp_path / f"step_{number}", (5000 + at, 5000 + at))
+    assert newest(tmp_path) == tmp_path / "step_1000"
+
+
 def test_a_save_state_with_weights_in_the_programs_own_way_is_complete(tmp_path: Path) -> None:
     folder = accelerate(tmp_path / "checkpoint-500", "random_states_0.pkl")
     (folder / "model.safetensors").rename(folder / "pytorch_lora_weights.safetensors")

@@ -227,11 +227,12 @@ def torch_checkpoints(directory: Path, files: Sequence[Path]) -> Iterator[Found]
 
 
 def modified(path: Path) -> float:
-    """When it was last written; a folder by its newest file."""
-    times = [path]
+    """When it was last written; a folder by its newest file.
+
+    Its own time says nothing: on nodes without a shared volume it is that of the newest exchange.
+    """
     try:
-        if path.is_dir():
-            times += list(path.iterdir())
-        return max(each.stat().st_mtime for each in times)
+        files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else []
+        return max(each.stat().st_mtime for each in files or [path])
     except OSError:
         return 0.0

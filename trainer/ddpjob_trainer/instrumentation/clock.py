@@ -98,6 +98,8 @@ class Clock:
         self.ends_itself = False
         """A framework owns the loop: where all ranks stop, it saves and ends when it is done with the step."""
         self.stop_requested = False
+        self._requested_at = 0
+        """Steps that had been made by then."""
         self.stop_due = False
         """The step after which all ranks end is done, and what the program does after its step may not be."""
         self.unseen_step: Any = None
@@ -243,10 +245,12 @@ class Clock:
         slots = self._slots
         if self._worker.steps_owned or not boundary.reach(self._worker.page, int(slots[STEP])):
             return False
-        if self.ends_itself and not self.stop_requested:
-            self.stop_requested = True
-            return False
-        return True
+        if not self.ends_itself:
+            return True
+        if not self.stop_requested:
+            self.stop_requested, self._requested_at = True, self.steps
+        # Its batch may hold several optimizer steps, and it saves when it is done with the batch.
+        return self.steps - self._requested_at > SUCCEEDS_AFTER
 
     def last_step_done(self) -> None:
         """All ranks end after the step that was just made, each where its next pass begins.

@@ -120,6 +120,7 @@ def timed(kind: Any, interval: Interval, files: dict[str, Any], shared: Shared) 
 def callback(package: str, shared: Shared) -> Any:
     """What the trainer calls: its class can only be made when Lightning is there."""
     saving, page = shared.saving, shared.worker.page
+    training = saving.fits
     kind = sys.modules[f"{package}.callbacks"].Callback
     measuring = shared.guard.measuring
     enter, leave = measuring(saving.clock.enter), measuring(saving.clock.leave)
@@ -152,8 +153,8 @@ def callback(package: str, shared: Shared) -> Any:
 
         def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
             """Says whose it is, also in a file of the program's own."""
-            if saving.directory is not None and saving.fits > 1:
-                checkpoint[TRAINING_KEY] = saving.fits
+            if saving.directory is not None and training > 1:
+                checkpoint[TRAINING_KEY] = training
 
         def on_validation_start(self, trainer: Any, module: Any) -> None:
             enter(Phase.EVALUATION)

@@ -122,10 +122,15 @@ class Saving:
         self._given = training
 
         def look() -> tuple[Found, ...]:
-            found = find(directory)
-            return tuple(
-                each for each in found if each.layout is Layout.LIGHTNING and each.training == training
-            )
+            found = [each for each in find(directory) if each.layout is Layout.LIGHTNING]
+            own = tuple(each for each in found if each.training == training)
+            if later := {each.training for each in found if each.training > training}:
+                self._worker.say(
+                    f"fit number {training} of this run goes on from what the first run's saved as such, and {directory} "
+                    f"has checkpoints of fit {max(later)}, too: a program that skips a fit which it knows to be done "
+                    "gets another one's checkpoint, so let it call each fit in each run; one that is done makes no step"
+                )
+            return own
 
         return self._newest(look)
 

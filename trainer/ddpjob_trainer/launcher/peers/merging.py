@@ -131,7 +131,8 @@ def into_place(beside: Path, final: Path) -> None:
     if not final.is_dir():
         beside.replace(final)
         return
-    for folder, _, names in os.walk(beside):
+    for folder, below, names in os.walk(beside):
+        below.sort()  # on each node alike
         there = final / Path(folder).relative_to(beside)
         there.mkdir(parents=True, exist_ok=True)
         for name in names:

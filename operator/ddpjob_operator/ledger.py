@@ -65,7 +65,7 @@ def account(
             generation=max(status.generation, report.generation),
             last_failure=newer(status.last_failure, report.last_failure),
         )
-        known = {failure.pod_uid for failure in report.failures if failure.pod_uid}
+        known = {each.pod_uid for each in report.failures if each.pod_uid and is_end(each, status.generation)}
     lost = [pod for pod in pods if not pod.live and not (pod.end and pod.end.done)]
     after = max([status.next_incarnation, *(pod.incarnation + 2 for pod in pods if not pod.live)])
     if leaving:
@@ -108,6 +108,11 @@ def account(
                 generation=max(status.generation, said.generation),
             )
     return replace(status, next_incarnation=after)
+
+
+def is_end(failure: Failure, generation: int) -> bool:
+    """Whether a coordinator's failure may be the end of its pod: one of a rank is not, once its generation is over."""
+    return failure.rank is None or failure.generation == generation
 
 
 def own(status: Status, disruptions: int) -> int:

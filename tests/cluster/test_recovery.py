@@ -132,7 +132,7 @@ def test_draining_a_node_moves_its_pod_and_keeps_the_other(
         assert uid(live[0]) == uid(pods[0])
         assert restarts(live[0]) == 0
         assert live[1]["spec"]["nodeName"] != leaving
-        assert job.get()["status"].get("restarts", 0) == 0
+        assert job.get()["status"].get("restarts", 0) == 0, job.describe()
     finally:
         cluster.kubectl("uncordon", leaving)
     job.delete()

@@ -100,6 +100,19 @@ async def test_a_pod_whose_program_failed_once_and_that_is_lost_later_is_a_resta
     assert sorted(world.live()) == [0, 1]
 
 
+async def test_all_pods_lost_are_a_disruption_where_the_first_to_end_had_failed_once() -> None:
+    """Its coordinator is lost, too, and counts nothing; its rank's failure before is no word of this end."""
+    world = await started()
+    uid = world.pod("train-1")["metadata"]["uid"]
+    failed = Failure(
+        reason=Reason.PROGRAM_FAILED, rank=1, node=1, pod_uid=uid, generation=1, at="2026-01-01T00:00:01Z"
+    )
+    await world.say(state=RunState.RUNNING, generation=2, restarts=1, failures=(failed,), last_failure=failed)
+    await world.end("train-1", terminated(137))
+    await world.end("train-0", terminated(137))
+    assert (world.status["restarts"], world.status["disruptions"]) == (1, 1)
+
+
 async def test_the_failure_of_a_later_generation_is_the_last_whatever_its_nodes_clock_says() -> None:
     world = await started()
     first = Failure(

@@ -216,6 +216,16 @@ def test_a_report_is_made_of_what_runs_and_of_the_logs_of_what_ended(api: ApiSer
     assert "the history of pod digits-0" in found["notInThisReport"][0]
 
 
+def test_a_pod_that_ends_while_a_report_asks_it_is_read_from_its_log(api: ApiServer, tmp_path: Path) -> None:
+    rows = (Row(at=1e9, step=3), Row(at=1e9 + 10, step=9))
+    word = f"[ddpjob] {LOG_MARK}{pack(History(job='j', node=0, rows=rows))}\n"
+    api.refuse(f"GET {PODS}/digits-0:9464/proxy/history", 503, "dial tcp: no route to host")
+    api.answers[f"GET {PODS}/digits-0/log?container=trainer&tailLines=40"] = (200, word)
+    found = json.loads(run(api, tmp_path, "report", "digits", "--json"))
+    assert [step for _, step in found["curves"]["step"]] == [3, 9]
+    assert [each for each in found["notInThisReport"] if "digits-0" in each] == []
+
+
 def test_what_may_not_be_read_is_said_and_the_rest_shown(api: ApiServer, tmp_path: Path) -> None:
     pods = f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500"
     api.refuse(pods, 403, "pods is forbidden")

@@ -25,7 +25,7 @@ from ddpjob_cli.cluster.observe import (
     seen_events,
     spec_of,
 )
-from ddpjob_cli.errors import CommandError
+from ddpjob_cli.errors import CommandError, Unreachable
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.lines import OWN
 from ddpjob_cli.ranks import ranks
@@ -98,16 +98,25 @@ def of_pod(access: Access, pod: Body, port: int) -> History | None:
         CommandError: it cannot be read.
     """
     name = pod["metadata"]["name"]
+    unanswered: Unreachable | None = None
     if (pod.get("status") or {}).get("phase") == "Running":
         path = core_path(access.namespace, "pods", f"{name}:{port}", "/proxy/history")
         try:
             return load(History, json.loads(access.text(path, f"the history of pod {name}")))
         except (ValueError, Invalid):
             return None
+        except Unreachable as error:
+            unanswered = error  # it may have ended since it was listed, and then its log has it
     path = core_path(access.namespace, "pods", name, "/log")
     query = {"container": TRAINER_CONTAINER, "tailLines": str(TAIL_LINES)}
-    for line in reversed(access.text(path, f"the log of pod {name}", **query).splitlines()):
+    try:
+        text = access.text(path, f"the log of pod {name}", **query)
+    except CommandError as error:
+        raise unanswered or error from None
+    for line in reversed(text.splitlines()):
         if line.startswith(OWN + LOG_MARK):
             history = unpack(line.removeprefix(OWN + LOG_MARK))
             return history if history is not None and history.node == number(pod, LABEL_INDEX) else None
+    if unanswered is not None:
+        raise unanswered
     return None

@@ -42,6 +42,19 @@ class Slow(Shelf):
         return Shelf.verify(self, step, on_bytes, cancelled)
 
 
+def start_at(step: int | None) -> Start:
+    """The first generation, from a step or anew."""
+    return Start(
+        term=1,
+        generation=1,
+        master_address="here",
+        master_port=1,
+        restarts=0,
+        disruptions=0,
+        resume_step=step,
+    )
+
+
 async def answers(shelf: Slow, orders: list[Prepare]) -> list[Prepared]:
     """To orders that follow on each other, the second as soon as the first is under way."""
     sent: list[Message] = []
@@ -108,7 +121,7 @@ def test_where_all_steps_are_torn_and_the_training_starts_anew_it_is_said_what_t
     (save(tmp_path, 3) / MANIFEST).unlink()
     said, sent = list[str](), list[Message]()
     config: Any = SimpleNamespace(shelf=Shelf(folder=tmp_path), token=b"token")
-    start = Start(term=1, generation=1, master_address="here", master_port=4000, restarts=0, disruptions=0)
+    start = start_at(None)
     torn, slow = Shelf.torn, threading.Event()
 
     def waits(shelf: Shelf, above: int) -> list[str]:
@@ -161,9 +174,7 @@ def test_a_newer_step_that_could_not_be_read_when_it_was_told_what_is_here_is_no
         patched.setattr(checkpoints, "read_manifest", stale)
         assert memory.stock()[0] == (2, 4)
     assert memory.stock()[0] == (2, 3, 4), "the decision may have been made by then"
-    start = Start(
-        term=1, generation=1, master_address="here", master_port=1, restarts=0, disruptions=0, resume_step=2
-    )
+    start = start_at(2)
     assert preparation.begin(start) == tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003.unused"]
     kept, deleted = said
@@ -195,15 +206,7 @@ def test_a_rename_that_fails_hides_no_other_and_a_training_that_starts_anew_leav
         return rename(path, *more)
 
     monkeypatch.setattr(shelf, "set_aside", stale)
-    start = Start(
-        term=1,
-        generation=1,
-        master_address="here",
-        master_port=1,
-        restarts=0,
-        disruptions=0,
-        resume_step=resume_step,
-    )
+    start = start_at(resume_step)
     Preparation(
         config, memory, say=said.append, send=lambda _message: None, keep=lambda work: work.close()
     ).begin(start)
@@ -238,15 +241,7 @@ def test_a_newer_step_that_cannot_be_taken_away_is_named_and_is_not_here_until_i
     def denied(_path: Path, *_why: str) -> Path:
         raise PermissionError(13, "Permission denied")
 
-    start = Start(
-        term=1,
-        generation=1,
-        master_address="here",
-        master_port=1,
-        restarts=0,
-        disruptions=0,
-        resume_step=resume_step,
-    )
+    start = start_at(resume_step)
     with monkeypatch.context() as patched:
         patched.setattr(shelf, "set_aside", denied)
         preparation.begin(start)
@@ -273,7 +268,7 @@ def test_a_folder_in_which_nothing_can_be_looked_for_is_named(
     said, sent = list[str](), list[Message]()
     config: Any = SimpleNamespace(shelf=Shelf(folder=tmp_path), token=b"token")
     memory: Any = SimpleNamespace(unread=set())
-    start = Start(term=1, generation=1, master_address="here", master_port=1, restarts=0, disruptions=0)
+    start = start_at(None)
 
     async def begun() -> None:
         tasks: list[asyncio.Future[None]] = []
@@ -323,15 +318,7 @@ def test_a_copy_in_memory_is_offered_taken_by_another_node_and_gone_on_from(
             await asyncio.wait_for(asyncio.gather(*tasks), 30)
         finally:
             there.close()
-        start = Start(
-            term=1,
-            generation=1,
-            master_address="here",
-            master_port=1,
-            restarts=0,
-            disruptions=0,
-            resume_step=43,
-        )
+        start = start_at(43)
         assert here.begin(start) == (ours.run_dir / "memory" if shared else ours.checkpoint_dir)
         assert there.begin(start) == theirs.run_dir / "memory"
         (answer,) = [message for message in sent if isinstance(message, Prepared)]

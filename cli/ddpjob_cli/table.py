@@ -248,15 +248,9 @@ def summary(job: Observation) -> str:
     parts += [f"ETA {words.duration(job.eta_seconds)}"] if job.eta_seconds else []
     parts += [f"restarts {job.restarts}"] if job.restarts else []
     parts += [f"goodput {percent(job.goodput_percent)}"] if job.goodput_percent is not None else []
-    parts += (
-        [f"DDP efficiency {percent(efficiency)}"] if (efficiency := ddp_efficiency(job)) is not None else []
-    )
+    efficiency = job.ddp_efficiency_percent
+    parts += [f"DDP efficiency {percent(efficiency)}"] if efficiency is not None else []
     return " · ".join(parts)
-
-
-def ddp_efficiency(job: Observation) -> int | None:
-    """As the coordinator has it."""
-    return job.efficiency.ddp_efficiency_percent if job.efficiency else None
 
 
 def number(value: float | None) -> str:

@@ -47,10 +47,10 @@ class Operator:
     Running: queue with the reconciler, poller, resync, health; kopf feeds the cache.
     """
 
-    def __init__(self, settings: Settings, http: Http | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.http = http or Http()
+        self.http = Http()
         self.lease_http = Http(timeout_seconds=LEASE_SECONDS)
         """Connections of its own: a server that answers slowly keeps all of the others busy, and the Lease must not wait."""
         limiter = Limiter(rate=settings.api_qps, burst=settings.api_burst)

@@ -41,7 +41,7 @@ def account(
     *,
     now: datetime,
     leaving: bool,
-    nodes: int | None = None,
+    nodes: int | None,
 ) -> Status:
     """The status with new incidents counted and the replacements' number moved past every pod that ended.
 

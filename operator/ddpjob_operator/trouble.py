@@ -59,8 +59,6 @@ DENIED = "admission webhook"
 """The server's words for the no of a webhook."""
 UNASKED = re.compile(r'failed calling webhook "[^"]*"')
 """Its words for one that does not answer; what follows has a port or an address."""
-OF_A_WEBHOOK = re.compile(r"(failed calling|admission) webhook")
-"""Either."""
 
 
 def trouble_of(seen: Seen, now_there: Mapping[int, PodView]) -> Trouble | None:
@@ -102,7 +100,7 @@ def steady(reason: Reason) -> bool:
 def is_refusal(error: ApiError) -> bool:
     """Whether the server is there and does not take this object: its own no, or that of a webhook, or one it cannot ask."""
     if isinstance(error, Unavailable):
-        return error.status >= 500 and OF_A_WEBHOOK.search(error.message) is not None
+        return error.status >= 500 and (DENIED in error.message or UNASKED.search(error.message) is not None)
     return isinstance(error, (Forbidden, Invalid))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cli.jobs import inside
 
+from ddpjob_api.blame import blame
 from ddpjob_api.codec import parse_spec
 from ddpjob_api.conditions import Reason
 from ddpjob_api.efficiency import Efficiency
@@ -322,6 +323,36 @@ def test_what_waiting_costs_is_noted_beside_what_makes_it_slow() -> None:
         (Weight.SLOWS, "waiting for gradients takes 50 % of the time on the median rank"),
         (Weight.NOTES, "DDP efficiency 48 %"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("now", "since_it_began", "said"),
+    [
+        (
+            35,
+            {"data_wait": 0.05, "forward": 0.95},
+            ["waiting for data takes 35 % of the time on the median rank"],
+        ),
+        (4, {"data_wait": 0.5, "forward": 0.5}, []),
+    ],
+    ids=["it has begun", "it is over"],
+)
+def test_waiting_is_that_of_the_last_minute_where_the_coordinator_says_it(
+    now: int, since_it_began: dict[str, float], said: list[str]
+) -> None:
+    """The event that tells of it is left out for the same reason."""
+    told = Efficiency(exposed_communication_percent=9, data_wait_percent=now)
+    event = EventSeen(about="job digits", reason="LowEfficiency", message="ranks waited much", warning=True)
+    ranks = tuple(rank(n, **since_it_began) for n in range(2))
+    found = findings(replace(RUNNING, efficiency=told, ranks=ranks, events=(event,)))
+    assert [f.what for f in found if f.weight is not Weight.FINE] == said
+
+
+def test_a_failure_whose_event_was_cut_is_told_once() -> None:
+    failure = Failure(reason=Reason.PROGRAM_FAILED, rank=1, node=1, message="x" * 1000)
+    event = EventSeen(about="job digits", reason="ProgramFailed", message=blame(failure), warning=True)
+    found = findings(replace(RUNNING, last_failure=failure, events=(event,)))
+    assert len([f for f in found if "xxx" in f.what]) == 1
 
 
 @pytest.mark.parametrize("ranks_seen", [True, False])

@@ -131,7 +131,7 @@ ENDINGS: list[tuple[Summary, int, list[str]]] = [
     (
         summary(ending(Outcome.FAILED, code=88, failure=LOST), ending(Outcome.FAILED, code=3, node=1)),
         3,
-        ["failed: node 2: the launcher of node 2 is gone, restarts 0 of 3"],
+        ["failed: the launcher of node 2 is gone, restarts 0 of 3"],
     ),
     (
         summary(None, None, returncodes=[1, -9]),

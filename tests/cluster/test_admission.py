@@ -105,6 +105,12 @@ def test_a_spec_changes_only_while_it_is_suspended(cluster: Cluster, namespace: 
     try:
         changed = job(name=name, **SCRIPT, suspend=False, ddp={"bucketCapMB": 5})
         assert "ddp may only change while the job is suspended" in refusal(cluster, namespace, changed)
+        variables = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
+        cluster.apply(job(name=name, **SCRIPT, suspend=True, env=variables), namespace=namespace)
+        cluster.apply(job(name=name, **SCRIPT, suspend=False, env=variables), namespace=namespace)
+        cluster.apply(job(name=name, **SCRIPT, suspend=False, env=variables[::-1]), namespace=namespace)
+        edited = job(name=name, **SCRIPT, suspend=False, env=variables[:1])
+        assert "env may only change while the job is suspended" in refusal(cluster, namespace, edited)
         cluster.apply(job(name=name, **SCRIPT, suspend=True), namespace=namespace)
         cluster.apply(job(name=name, **SCRIPT, suspend=True, ddp={"bucketCapMB": 5}), namespace=namespace)
         cluster.apply(

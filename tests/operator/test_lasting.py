@@ -122,6 +122,7 @@ async def test_an_operator_that_began_meanwhile_tells_it_and_none_tells_it_twice
     (event,) = told(world)
     assert "waiting for gradients takes 40 % of the time" in event
     assert world.status["waiting"] == {"told": True}
+    assert world.status["efficiency"]["ddpEfficiencyPercent"] == GRADIENTS.ddp_efficiency_percent
     world.operators.clear()
     await world.start()
     step = await train(world, GRADIENTS, minutes=2 * LONG, step=step)

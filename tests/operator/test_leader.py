@@ -11,9 +11,10 @@ from aiohttp import web
 from tests.operator.fake_api import FakeApi, failure
 
 from ddpjob_operator import client as client_module
-from ddpjob_operator.__main__ import Operator
-from ddpjob_operator.client import CONNECTIONS, PODS, SECRETS, Client
-from ddpjob_operator.leader import Leader, LostLease
+from ddpjob_operator.__main__ import LEASE_SECONDS, Operator
+from ddpjob_operator.client import CONNECTIONS, LEASES, PODS, SECRETS, Client
+from ddpjob_operator.errors import Unavailable
+from ddpjob_operator.leader import DEADLINE, Leader, LostLease
 from ddpjob_operator.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -98,14 +99,17 @@ async def test_of_two_that_take_it_at_once_one_leads() -> None:
 
 
 class SlowServer:
-    """An API server that does not answer about pods."""
+    """An API server that does not answer about pods, nor about Leases while told so."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
         self.waiting = 0
+        self.silent_of_leases = False
         self.full, self.over = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, request: web.Request) -> web.Response:
+        if self.silent_of_leases and "/leases" in request.path:
+            await self.over.wait()
         if "/pods/" in request.path:
             self.waiting += 1
             if self.waiting == CONNECTIONS:
@@ -147,6 +151,23 @@ async def test_requests_that_a_slow_server_does_not_answer_do_not_keep_the_lease
     await asyncio.gather(*work)
     await operator.lease_http.close()
     await operator.http.close()
+
+
+async def test_a_lease_request_that_is_not_answered_leaves_time_for_another(
+    slow: SlowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the deadline after which another operator may lead."""
+    assert DEADLINE.total_seconds() > LEASE_SECONDS
+    monkeypatch.setattr("ddpjob_operator.__main__.LEASE_SECONDS", 0.2)
+    operator = Operator(Settings(lease="system/ddpjob", health_port=0))
+    lease = Client(operator.lease_http, manager="m")
+    slow.silent_of_leases = True
+    async with asyncio.timeout(10):
+        with pytest.raises(Unavailable):
+            await lease.get(LEASES, "system", "ddpjob")
+    slow.silent_of_leases = False
+    assert await lease.get(LEASES, "system", "ddpjob") is None
+    await operator.lease_http.close()
 
 
 async def test_an_operator_that_ends_closes_all_of_its_connections(slow: SlowServer) -> None:

@@ -6,6 +6,7 @@ read the clock, or print.
 
 from collections.abc import Iterator
 
+from ddpjob_api.blame import blame
 from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.efficiency import LOW_EFFICIENCY, STRAGGLER
 from ddpjob_api.report import Failure
@@ -31,7 +32,7 @@ def findings(seen: Observation) -> list[Finding]:
         *(Finding(weight=Weight.NOTES, what=text) for text in seen.blind),
     ]
     worst = min((finding.weight for finding in found), default=Weight.FINE)
-    efficiency = seen.efficiency.ddp_efficiency_percent if seen.efficiency else None
+    efficiency = seen.ddp_efficiency_percent
     if efficiency is not None and any(finding.weight is Weight.SLOWS for finding in found):
         what = f"DDP efficiency {efficiency} %: alone, a process would make such a step in {efficiency} % of the time, at best"
         found.append(Finding(weight=Weight.NOTES, what=what, where="status.efficiency"))
@@ -113,11 +114,18 @@ def settings(seen: Observation) -> Iterator[Finding]:
 def cluster_words(seen: Observation) -> Iterator[Finding]:
     """Warnings of the cluster that nothing above repeats, the newest three."""
     said = " ".join(condition.message for condition in seen.conditions.values())
-    failure = seen.last_failure.message if seen.last_failure else ""
+    failure = seen.last_failure
     told: set[str] = set()
     fresh = [event for event in reversed(seen.events) if event.warning and event.message]
     for event in fresh:
-        repeated = event.message in said or (failure and failure in event.message) or event.message in told
+        repeated = event.message in said or event.message in told
+        repeated = repeated or (
+            failure is not None
+            and (
+                blame(failure) in event.message
+                or (bool(failure.message) and failure.message in event.message)
+            )
+        )
         repeated = repeated or (bool(seen.ranks) and event.reason in JUDGED)
         probe = event.reason == "Unhealthy"  # readiness before the ranks have joined: how it should be
         if repeated or probe or seen.finished or len(told) == 3:
@@ -140,7 +148,7 @@ def well(seen: Observation) -> Finding:
         [f"{words.number(round(seen.samples_per_second, 1))} samples/s"] if seen.samples_per_second else []
     )
     facts += [f"ETA {words.duration(seen.eta_seconds)}"] if seen.eta_seconds else []
-    efficiency = seen.efficiency.ddp_efficiency_percent if seen.efficiency else None
+    efficiency = seen.ddp_efficiency_percent
     facts += [f"DDP efficiency {efficiency} %"] if efficiency is not None else []
     detail = f": {', '.join(facts)}" if facts else ""
     if seen.is_true(Condition.RUNNING):

@@ -106,5 +106,10 @@ class Observation:
         return found is not None and found.status == "True"
 
     @property
+    def ddp_efficiency_percent(self) -> int | None:
+        """As the coordinator has it."""
+        return self.efficiency.ddp_efficiency_percent if self.efficiency else None
+
+    @property
     def finished(self) -> bool:
         return self.is_true(Condition.COMPLETE) or self.is_true(Condition.FAILED)

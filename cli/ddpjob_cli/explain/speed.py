@@ -61,7 +61,8 @@ def speed(seen: Observation) -> Iterator[Finding]:
             do=ADVICE[phase],
         )
     paces = [rank.usual for rank in seen.ranks if rank.usual is not None]
-    wait = for_data(percent(pace.share("data_wait") for pace in paces))
+    data, exposed = waiting(seen)
+    wait = for_data(data)
     if wait is not None:
         yield Finding(weight=Weight.SLOWS, what=wait.what, where="all ranks", do=wait.do)
     for phase, do in (
@@ -72,9 +73,20 @@ def speed(seen: Observation) -> Iterator[Finding]:
         if part is not None and part >= 100 * SAVING_SHARE:
             what = f"{phase} takes {part:.0f} % of the time on the median rank"
             yield Finding(weight=Weight.SLOWS, what=what, where="all ranks", do=do)
-    wait = for_gradients(percent(pace.exposed for pace in paces))
+    wait = for_gradients(exposed)
     if wait is not None and slow is None and told is None:
         yield Finding(weight=Weight.SLOWS, what=wait.what, where="all ranks", do=f"{wait.do}{on_gpu(seen)}")
+
+
+def waiting(seen: Observation) -> tuple[float | None, float | None]:
+    """Percent of the time in which the median rank waits, for data and for others.
+
+    The coordinator's are of the last minute: means since the pods began hide what is new, and show what is over.
+    """
+    if seen.efficiency is not None:
+        return seen.efficiency.data_wait_percent, seen.efficiency.exposed_communication_percent
+    paces = [rank.usual for rank in seen.ranks if rank.usual is not None]
+    return percent(pace.share("data_wait") for pace in paces), percent(pace.exposed for pace in paces)
 
 
 def percent(shares: Iterable[float | None]) -> float | None:

@@ -5,8 +5,9 @@ Why apart: pure functions of typed values, the same words on a terminal, in a lo
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from ddpjob_api.blame import what
+from ddpjob_api.blame import culprit, last_words, what
 from ddpjob_api.codec import Shape, shapes
 from ddpjob_api.goodput import Times, Use
 from ddpjob_api.report import Failure, InEffect, JobReport, Override, RunState
@@ -83,14 +84,8 @@ def listed(values: Iterable[int]) -> str:
 
 def in_short(failure: Failure) -> str:
     """`rank 1 (node 1): ValueError: bad sample 17 (train.py:31), exit code 1`; its pod stands beside it, where it has one."""
-    return f"{culprit(failure)}{what(failure)}"
-
-
-def culprit(failure: Failure) -> str:
-    node = "" if failure.node is None else f"node {failure.node}"
-    if failure.rank is None:
-        return f"{node}: " if node else ""
-    return f"rank {failure.rank} ({node}): " if node else f"rank {failure.rank}: "
+    bare = replace(failure, pod=None, host_node=None)
+    return f"{culprit(bare, last_words(bare))}{what(bare)}"
 
 
 def plain(value: object) -> str:

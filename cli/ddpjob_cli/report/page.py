@@ -85,7 +85,7 @@ def facts(data: ReportData) -> str:
         ("restarts", str(seen.restarts)),
         ("disruptions", str(seen.disruptions) if seen.disruptions else ""),
         ("goodput", table.percent(seen.goodput_percent) if seen.goodput_percent is not None else ""),
-        ("DDP efficiency", table.percent(table.ddp_efficiency(seen))),
+        ("DDP efficiency", table.percent(seen.ddp_efficiency_percent)),
         *(
             (name, plain(value))
             for name, value in list(data.result.items())[:6]

@@ -259,6 +259,20 @@ def test_half_a_save_state_is_passed_over_with_its_reason(tmp_path: Path, damage
     assert problem is not None and words in problem
 
 
+def test_a_file_of_lightnings_whose_pickle_is_damaged_is_passed_over(tmp_path: Path) -> None:
+    """Its index at the end is whole, so that only reading shows it."""
+    whole = written(tmp_path / "epoch=0-step=5.ckpt", at=1, keys=of_lightning(b"K\x05"))
+    damaged = written(tmp_path / "epoch=1-step=9.ckpt", at=2, keys=of_lightning(b"K\x09"))
+    text = damaged.read_bytes()
+    assert b"optimizer_states" in text
+    damaged.write_bytes(text.replace(b"optimizer_states", b"Optimizer_states", 1))
+    chosen, passed_over = choose(find(tmp_path))
+    assert chosen == whole
+    assert [each.problem for each in passed_over] == [
+        f"{damaged.name}: Bad CRC-32 for file 'archive/data.pkl'"
+    ]
+
+
 def test_a_folder_is_as_new_as_its_files_whatever_was_exchanged_since(tmp_path: Path) -> None:
     """Nodes without a shared volume give each other files, in the order of names; that dates the folder itself."""
     for number in (900, 1000):

@@ -15,6 +15,7 @@ Must not: import torch, or read more of a file than `checkpoint_files` does.
 import math
 import os
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -191,10 +192,18 @@ def lightning_checkpoint(path: Path) -> Found | None:
     folder = OF_TRAINING.match(path.parent.name)
     training = int(folder[1]) if folder else 1
     if problem is None and LIGHTNING_VERSION in head:
-        inside = content(path)
-        training = inside.training
-        if not inside.optimizers:
-            problem = f"{path.name} holds weights and no optimizer"
+        try:
+            inside = content(path)
+        except (
+            OSError,
+            ValueError,
+            zipfile.BadZipFile,
+        ) as error:  # its index is whole, and what it lists is not
+            problem = f"{path.name}: {error}"
+        else:
+            training = inside.training
+            if not inside.optimizers:
+                problem = f"{path.name} holds weights and no optimizer"
     step = step_in(head)
     if step is None and name is not None:
         step = int(name[1])

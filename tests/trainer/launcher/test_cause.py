@@ -257,7 +257,7 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_told_with_the_limit_of_it
     with Page(tmp_path / "page", create=True) as page:
         worker: Any = SimpleNamespace(
             rank=3,
-            signals=set(),
+            signals={},
             page=page,
             files=Files.of(tmp_path, 1, 3),
             pumps=(None, SimpleNamespace(tail=[])),

@@ -1,10 +1,18 @@
 """The state machine alone: stops on request, where all ranks save at one step."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from tests.trainer.launcher.coordinating import all_stopped, fail, running, sent
 from tests.trainer.launcher.world import coordinator, hello
 
 from ddpjob_api.messages import Done, Finish, Leave, Pause, Paused, Start, Stop, StopAt, Stopped
+from ddpjob_api.page import Slot
 from ddpjob_api.report import Outcome, RunState
+from ddpjob_trainer.launcher.crew import Crew
+from ddpjob_trainer.page import Page
 
 
 def test_all_ranks_stop_one_boundary_after_the_highest() -> None:
@@ -108,9 +116,28 @@ def test_a_failure_while_the_job_stops_on_request_is_no_restart() -> None:
     assert (core.final.outcome, core.final.restarts) == (Outcome.STOPPED, 0)
 
 
-def test_ranks_that_all_evaluate_stop_where_they_are() -> None:
+@pytest.mark.parametrize(
+    ("boundary", "held", "stop_at"),
+    [(18, True, 18), (18, False, 19), (17, False, 19)],
+    ids=["both evaluate", "one is about to", "one is a step behind"],
+)
+def test_ranks_stop_in_an_evaluation_only_where_all_are_in_it(
+    boundary: int, held: bool, stop_at: int
+) -> None:
+    """One that stops at its boundary does not evaluate, and the others would wait for it in a collective of that."""
     core = running(2)
     core.stop_job(1.0)
     core.received(1.1, 1, Paused(generation=1, boundary=18, held=True))
-    stops = sent(core.received(1.1, 2, Paused(generation=1, boundary=18, held=True)), StopAt)
-    assert {m.step for m in stops.values() if isinstance(m, StopAt)} == {18}
+    stops = sent(core.received(1.1, 2, Paused(generation=1, boundary=boundary, held=held)), StopAt)
+    assert {m.step for m in stops.values() if isinstance(m, StopAt)} == {stop_at}
+
+
+@pytest.mark.parametrize(("lagging", "held"), [(18, True), (17, False)])
+def test_a_node_is_held_only_where_each_of_its_ranks_evaluates(
+    tmp_path: Path, lagging: int, held: bool
+) -> None:
+    pages = [Page(tmp_path / str(rank), create=True) for rank in (0, 1)]
+    for page, boundary in zip(pages, (18, lagging), strict=True):
+        page[Slot.BOUNDARY] = page[Slot.CAN_STOP_AT] = boundary
+    crew: Any = SimpleNamespace(boundary=18, ranks=[SimpleNamespace(page=page) for page in pages])
+    assert Crew.held.__get__(crew) is held

@@ -181,15 +181,18 @@ class Crew:
     # words to the workers
 
     def pause(self) -> None:
+        """Hold the ranks where they are, for a stop on request; one may hear of its step from another, and end before us."""
+        self.stop_asked = True
         for rank in self.ranks:
             rank.page[Slot.PAUSE] = 1
 
     @property
     def held(self) -> bool:
-        """Whether every rank that has reached `boundary` can still stop there (it evaluates)."""
+        """Whether every rank has reached `boundary` and can still stop there (it evaluates)."""
         step = self.boundary
-        reached = [rank.page for rank in self.ranks if rank.page[Slot.BOUNDARY] == step]
-        return step > 0 and all(page[Slot.CAN_STOP_AT] == step for page in reached)
+        return step > 0 and all(
+            rank.page[Slot.BOUNDARY] == rank.page[Slot.CAN_STOP_AT] == step for rank in self.ranks
+        )
 
     @property
     def boundary(self) -> int:
@@ -198,7 +201,6 @@ class Crew:
 
     def stop_at(self, step: int) -> None:
         """All ranks save and end at `step`; then they are let go of."""
-        self.stop_asked = True
         for rank in self.ranks:
             rank.page[Slot.STOP_AT] = step
             rank.page[Slot.PAUSE] = 0
@@ -369,14 +371,17 @@ class Crew:
         """The failures of those that should have ended; each is told once."""
         slow = [worker for worker in self.workers if worker.may_be_slow]
         due = [worker for worker in slow if worker.page[Slot.ERROR_AT] + LAST_WORDS_SECONDS <= now]
+        found = []
         for worker in due:
-            worker.foretold = foretold(worker)
-        return tuple(item for worker in due if (item := worker.foretold) and self.failed(item))
+            item = foretold(worker)
+            if self.failed(item):  # a rank that stopped on request may be slow, too
+                worker.foretold = item
+                found.append(item)
+        return tuple(found)
 
     def was_foretold(self, rank: int) -> bool:
         """Whether the failure of a rank was told before its end."""
-        told = (worker.foretold for worker in self.workers if worker.rank == rank)
-        return any(item is not None and self.failed(item) for item in told)
+        return any(worker.foretold is not None for worker in self.workers if worker.rank == rank)
 
     def _ended(self, worker: Worker, item: WorkerExit) -> None:
         worker.exit = item

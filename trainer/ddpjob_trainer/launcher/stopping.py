@@ -167,9 +167,10 @@ def continue_soft(job: Job, now: float, halt: Halt) -> None:
         if highest <= 0:
             stop(job, now, "no rank has made a step yet, so there is nothing to save")
             return
-        # Where all who have reached it evaluate, nobody is past it, and an evaluation may take long.
+        # Where all evaluate there, nobody is past it, and an evaluation may take long. One that is still before it would stop
+        # at its boundary instead of evaluating, and the others wait for it in the evaluation's collectives.
         there = {node for node, boundary in halt.boundaries.items() if boundary == highest}
-        halt.stop_at = highest if there <= halt.held else highest + 1
+        halt.stop_at = highest if waited <= there & halt.held else highest + 1
         job.say(f"generation {job.generation}: all ranks save and stop at step {halt.stop_at}")
         job.broadcast(StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
     elif halt.deadline is not None and now >= halt.deadline and not job.members.quiet:

@@ -106,7 +106,10 @@ def test_a_spec_changes_only_while_it_is_suspended(cluster: Cluster, namespace: 
         changed = job(name=name, **SCRIPT, suspend=False, ddp={"bucketCapMB": 5})
         assert "ddp may only change while the job is suspended" in refusal(cluster, namespace, changed)
         variables = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]
-        cluster.apply(job(name=name, **SCRIPT, suspend=True, env=variables), namespace=namespace)
+        assert "env may only change" in refusal(
+            cluster, namespace, job(name=name, **SCRIPT, suspend=True, env=variables)
+        )
+        cluster.apply(job(name=name, **SCRIPT, suspend=True), namespace=namespace)
         cluster.apply(job(name=name, **SCRIPT, suspend=False, env=variables), namespace=namespace)
         cluster.apply(job(name=name, **SCRIPT, suspend=False, env=variables[::-1]), namespace=namespace)
         edited = job(name=name, **SCRIPT, suspend=False, env=variables[:1])

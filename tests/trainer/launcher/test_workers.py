@@ -248,3 +248,22 @@ def test_a_stopped_rank_is_named(command: Worker, live: Live) -> None:
         4,
         "its process is stopped (SIGSTOP)",
     )
+
+
+@pytest.mark.parametrize(("code", "step"), [(-signal.SIGABRT, 7), (-signal.SIGTERM, 6)])
+def test_a_rank_that_was_aborted_after_it_was_looked_at_stands_where_it_was_aborted(
+    command: Worker, code: int, step: int
+) -> None:
+    """What the others do after they are told to end says nothing of where they waited."""
+    for rank in (2, 3, 4):
+        says(command, rank, PID=1, STEP=6, PROCESS_GROUP_AT=1)
+
+    async def examined() -> dict[int, int]:
+        post_mortems = PostMortems(Path("/nonexistent"), say=print, in_log=False)
+        examination = Examination([command], 1, node=0, post_mortems=post_mortems)
+        await examination.examine(post_mortem=False)
+        says(command, 3, STEP=7)
+        command.exit = WorkerExit(rank=2, returncode=code, cause=Cause.OWN)
+        return {view.rank: view.step for view in examination.glance()}
+
+    assert asyncio.run(examined()) == {2: 6, 3: step, 4: 6}

@@ -90,16 +90,23 @@ class Examination:
             )
 
     def glance(self) -> tuple[RankView, ...]:
-        """Where the ranks stand now, without their stacks; those furthest behind first."""
-        if not self.views:
-            now = asyncio.get_running_loop().time()
-            views = [
-                with_place(view_of(worker, rank, stopped=False, now=now), rank)
-                for worker, rank in self._present
-            ]
-        else:
-            views = list(self.views.values())
-        return tuple(sorted(views, key=lambda view: (not view.stopped, view.step, view.micro_batches))[:64])
+        """Where the ranks stand now, without their stacks; those furthest behind first.
+
+        One that was looked at stands where it stood then: what it does once the others are ended says nothing. But one
+        that was aborted (SIGABRT) afterwards went on to where it was aborted.
+        """
+        now = asyncio.get_running_loop().time()
+        views = dict(self.views)
+        for worker, rank in self._present:
+            if not self.views or aborted(worker):
+                fresh = with_place(view_of(worker, rank, stopped=False, now=now), rank)
+                before = views.get(
+                    rank.rank, fresh
+                )  # an abort by another thread leaves no place of the main one
+                views[rank.rank] = replace(fresh, place=fresh.place or before.place)
+        return tuple(
+            sorted(views.values(), key=lambda view: (not view.stopped, view.step, view.micro_batches))[:64]
+        )
 
     def _ask_for_stacks(self) -> list[Rank]:
         """The ranks that were asked: those that have a handler for the signal, because they write their pages."""
@@ -112,6 +119,10 @@ class Examination:
                     signal_to(pid, STACKS_SIGNAL)
                     asked.append(rank)
         return asked
+
+
+def aborted(worker: Worker) -> bool:
+    return worker.exit is not None and worker.exit.returncode == -signal.SIGABRT
 
 
 def view_of(worker: Worker, rank: Rank, *, stopped: bool, now: float) -> RankView:

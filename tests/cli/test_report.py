@@ -6,6 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from matplotlib.figure import Figure
 from tests.cli.jobs import inside
 
 from ddpjob_api.conditions import Reason
@@ -16,7 +17,7 @@ from ddpjob_api.metrics import PHASES
 from ddpjob_api.report import Failure, InEffect, Override
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import ConditionSeen, Observation
-from ddpjob_cli.report import series
+from ddpjob_cli.report import figures, series
 from ddpjob_cli.report.data import ReportData, incidents_of
 from ddpjob_cli.report.page import page
 
@@ -156,6 +157,23 @@ def test_the_page_is_whole_and_needs_nothing_beside_it() -> None:
         assert words in text, words
     assert "<bad>" not in text
     assert len(text) < 500_000
+
+
+@pytest.mark.parametrize(
+    ("values", "bottom"),
+    [([-0.2, -0.69], None), ([1.0, -0.5], None), ([0.5, 0.3], 0.0), ([-1.0], None)],
+    ids=["below zero", "across zero", "above zero", "one"],
+)
+def test_a_curve_is_within_its_axes(
+    monkeypatch: pytest.MonkeyPatch, values: list[float], bottom: float | None
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(figures, "svg", lambda figure: drawn.append(figure) or "")
+    points = [(BEGIN + at, value) for at, value in enumerate(values)]
+    figures.lines([points], label="loss", span=(BEGIN, BEGIN + 9), incidents=(), log=True)
+    low, high = drawn[0].axes[0].get_ylim()
+    assert low <= min(values) <= max(values) <= high and low < high
+    assert bottom is None or low == bottom
 
 
 def test_a_run_without_a_step_has_a_page_too() -> None:

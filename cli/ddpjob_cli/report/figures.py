@@ -67,7 +67,7 @@ def lines(
     points = [point for part in parts for point in part]
     if log and all(value > 0 for _, value in points) and spread(points) > 50:
         axes.set_yscale("log")
-    else:
+    elif all(value >= 0 for _, value in points):
         axes.set_ylim(bottom=0)
     axes.set_xlabel(f"{unit} since the start")
     axes.set_ylabel(label)

@@ -181,6 +181,18 @@ def test_a_run_without_a_step_has_a_page_too() -> None:
     assert "Nothing was recorded" in text and "svg" not in text.partition("<body>")[2]
 
 
+def test_a_run_that_failed_before_its_first_step_has_no_empty_figures() -> None:
+    sums = RankSums(rank=0, phases=(0.0,) * len(PHASES))
+    rows = tuple(Row(at=BEGIN + at, generation=1, step=0, ranks=(sums,)) for at in range(3))
+    text = page(replace(data(), histories=(history(0, *rows),)))
+    assert re.findall(r"<h2>(.*?)</h2>", text)[:3] == [
+        "Over time",
+        "Incidents",
+        "What the time of the job went to",
+    ]
+    assert "No step was recorded." in text and "Where the time of each rank went" not in text
+
+
 def test_a_folder_without_a_history_is_reported(tmp_path: Path) -> None:
     run = tmp_path / ".ddpjob" / "digits"
     run.mkdir(parents=True)

@@ -124,22 +124,20 @@ def curves(data: ReportData) -> Iterator[str]:
         yield "<h2>Loss</h2>" + figures.lines(
             series.apart(loss, rows), label="loss", span=(begin, end), incidents=data.incidents, log=True
         )
-    if rate:
-        label = "samples per second"
-        yield "<h2>Throughput</h2>" + figures.lines(
-            [rate], label=label, span=(begin, end), incidents=data.incidents
-        )
-    if steps:
-        yield "<h2>Progress</h2>" + figures.lines(
-            [steps], label="step", span=(begin, end), incidents=data.incidents
-        )
+    for title, label, points in (("Throughput", "samples per second", rate), ("Progress", "step", steps)):
+        if any(value for _, value in points):
+            yield f"<h2>{title}</h2>" + figures.lines(
+                [points], label=label, span=(begin, end), incidents=data.incidents
+            )
+    if not loss and not any(value for _, value in (*rate, *steps)):
+        yield '<h2>Over time</h2><p class="none">No step was recorded.</p>'
     yield "<h2>Incidents</h2>" + figures.timeline(series.lives(rows), data.incidents, (begin, end))
     yield incident_table(data.incidents, begin)
     if data.seen.time is not None and data.seen.time.total:
         said = f'<p class="none">{escape(words.uses(data.seen.time))}</p>'
         yield "<h2>What the time of the job went to</h2>" + figures.uses(data.seen.time) + said
     times = series.times(rows)
-    if times:
+    if any(any(one.seconds) for one in times[: figures.MAX_RANKS]):
         more = (
             f"<p class=none>The first {figures.MAX_RANKS} of {len(times)} ranks.</p>"
             if len(times) > figures.MAX_RANKS

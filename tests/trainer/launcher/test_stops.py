@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.launcher.coordinating import all_stopped, fail, running, sent
 from tests.trainer.launcher.world import coordinator, hello
 
-from ddpjob_api.messages import Done, Finish, Leave, Pause, Paused, Start, Stop, StopAt, Stopped
+from ddpjob_api.messages import Beat, Done, Finish, Leave, Pause, Paused, Start, Stop, StopAt, Stopped
 from ddpjob_api.page import Slot
 from ddpjob_api.report import Outcome, RunState
 from ddpjob_trainer.launcher.crew import Crew
@@ -40,6 +40,44 @@ def test_a_pause_that_is_not_answered_falls_back_to_a_stop() -> None:
     assert set(sent(core.tick(6.1), Stop)) == {1, 2}
     finishes = sent(all_stopped(core, 7.0), Finish)
     assert {m.exit_code for m in finishes.values() if isinstance(m, Finish)} == {85}
+
+
+def test_ranks_that_reached_the_stop_step_have_most_of_the_grace_period_to_save() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    for link in (1, 2):
+        core.received(1.1, link, Paused(generation=1, boundary=5))
+    core.received(2.0, 1, Beat(generation=1, steps=(6, 6)))
+    core.received(2.0, 2, Beat(generation=1, steps=(6, 6)))
+    assert not sent(core.tick(9.4), Stop)
+    stops = sent(core.tick(9.6), Stop)
+    assert {link: stop.why for link, stop in stops.items()} == dict.fromkeys(
+        (1, 2), "every rank reached the stop step, but they did not save and end in time"
+    )
+
+
+@pytest.mark.parametrize("beat", [None, Beat(generation=1, steps=(6, 5)), Beat(generation=1)])
+def test_one_rank_before_the_stop_step_leaves_time_to_end_it(beat: Beat | None) -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    for link in (1, 2):
+        core.received(1.1, link, Paused(generation=1, boundary=5))
+    core.received(2.0, 1, Beat(generation=1, steps=(6, 6)))
+    if beat is not None:
+        core.received(2.0, 2, beat)
+    assert not sent(core.tick(5.9), Stop)
+    stops = sent(core.tick(6.1), Stop)
+    assert {stop.why for stop in stops.values()} == {"not every rank reached the stop step in time"}
+
+
+def test_ranks_that_ended_while_others_save_are_not_waited_for() -> None:
+    core = running(2)
+    core.stop_job(1.0)
+    for link in (1, 2):
+        core.received(1.1, link, Paused(generation=1, boundary=5))
+    core.received(1.5, 1, Stopped(generation=1))
+    core.received(2.0, 2, Beat(generation=1, steps=(6,)))
+    assert not sent(core.tick(9.4), Stop)
 
 
 def test_ranks_that_finish_while_a_stop_is_pending_are_done() -> None:

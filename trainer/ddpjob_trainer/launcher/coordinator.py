@@ -86,6 +86,7 @@ class Coordinator(Job):
                         self.hung = False
                     self.paced(now, member, message.pace)
                     comparing.heard(self, now, member, message)
+                    stopping.advanced(self, member, message)
                     stopping.waited(self, now, member, message)
             case Failed():
                 stopping.failed(self, now, member, message)

@@ -46,13 +46,13 @@ class Halt:
     generation: int
     opened: float
     hard: bool
-    deadline: float | None = None
-    """Until when a soft stop may take."""
     boundaries: dict[int, int] = field(default_factory=dict)
     """Highest step boundary by node, as the nodes answered."""
     held: set[int] = field(default_factory=set)
     """Nodes whose ranks can still stop at their boundary."""
     stop_at: int | None = None
+    steps: dict[int, int] = field(default_factory=dict)
+    """Fewest steps among the ranks of a node, by its newest Beat since the stop began."""
     post_mortem: bool = False
     """The stop asks for stacks and pages of all ranks."""
     failures: list[Failure] = field(default_factory=list)

@@ -13,7 +13,13 @@ from ddpjob_api.report import Outcome, RunState, WorkerExit
 from ddpjob_trainer.launcher.halt import Charge, Halt, Verdict
 from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
-from ddpjob_trainer.launcher.timing import EARLY_SECONDS, HEALTHY_SECONDS, LOST_GRACE_SECONDS, STOP_FRACTION
+from ddpjob_trainer.launcher.timing import (
+    EARLY_SECONDS,
+    HEALTHY_SECONDS,
+    KILL_FRACTION,
+    LOST_GRACE_SECONDS,
+    STOP_FRACTION,
+)
 from ddpjob_trainer.launcher.words import MANNER, ended, who
 
 
@@ -100,12 +106,7 @@ def leave(job: Job, now: float, member: Member, *, alone: bool = True) -> None:
 def pause(job: Job, now: float) -> None:
     """Begin a soft stop of the running generation."""
     job.state = RunState.STOPPING
-    job.halt = Halt(
-        generation=job.generation,
-        opened=now,
-        hard=False,
-        deadline=now + job.settings.grace_seconds * STOP_FRACTION,
-    )
+    job.halt = Halt(generation=job.generation, opened=now, hard=False)
     job.broadcast(Pause(term=job.term, generation=job.generation))
 
 
@@ -117,6 +118,12 @@ def paused(job: Job, member: Member, message: Paused) -> None:
     halt.boundaries[member.node] = message.boundary
     if message.held:
         halt.held.add(member.node)
+
+
+def advanced(job: Job, member: Member, message: Beat) -> None:
+    """How far a launcher's ranks are on their way to the stop step."""
+    if job.halt is not None and message.steps:
+        job.halt.steps[member.node] = min(message.steps)
 
 
 def stop(job: Job, now: float, why: str, *, post_mortem: bool = False) -> None:
@@ -173,8 +180,12 @@ def continue_soft(job: Job, now: float, halt: Halt) -> None:
         halt.stop_at = highest if waited <= there & halt.held else highest + 1
         job.say(f"generation {job.generation}: all ranks save and stop at step {halt.stop_at}")
         job.broadcast(StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
-    elif halt.deadline is not None and now >= halt.deadline and not job.members.quiet:
-        stop(job, now, "not every rank reached the stop step in time")
+        return
+    saving = halt.stop_at is not None and all(halt.steps.get(node, 0) >= halt.stop_at for node in waited)
+    fraction = KILL_FRACTION if saving else STOP_FRACTION
+    if now >= halt.opened + job.settings.grace_seconds * fraction and not job.members.quiet:
+        late = "every rank reached the stop step, but they did not save and end in time"
+        stop(job, now, late if saving else "not every rank reached the stop step in time")
 
 
 def is_hang(verdict: Verdict) -> bool:

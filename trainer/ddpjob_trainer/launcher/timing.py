@@ -27,9 +27,9 @@ takes a victim's error for the cause (the loss of a whole node is often seen lat
 PAUSE_SETTLE_SECONDS = 0.01
 """Between writing the pause word and reading the boundaries: longer than a worker's store-then-load."""
 STOP_FRACTION = 0.5
-"""Part of the grace period that workers have to reach the stop step; the rest is for SIGTERM and SIGKILL."""
+"""Part of the grace period in which workers must have reached the stop step; else the rest is for SIGTERM and SIGKILL."""
 KILL_FRACTION = 0.85
-"""By then workers of a soft stop are killed."""
+"""By then those that reached it must have saved; workers of a soft stop are killed."""
 LEAVE_FRACTION = 0.95
 """By then a launcher that was told to go goes, before the kubelet kills it."""
 

@@ -82,6 +82,23 @@ class Reason(StrEnum):
 ADVICE = frozenset({Reason.CHECKPOINT_FAILED, Reason.CHECKPOINT_DAMAGED, Reason.NOT_RESUMING})
 """Reasons of a job that runs and that somebody should do something about."""
 
+WAITING = {
+    "Unschedulable": Reason.UNSCHEDULABLE,
+    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
+    "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
+    "InvalidImageName": Reason.IMAGE_PULL_FAILED,
+    "ErrImageNeverPull": Reason.IMAGE_PULL_FAILED,
+    "RegistryUnavailable": Reason.IMAGE_PULL_FAILED,
+    "SignatureValidationFailed": Reason.IMAGE_PULL_FAILED,
+    "CreateContainerConfigError": Reason.CONTAINER_CONFIG_ERROR,
+    "CreateContainerError": Reason.CONTAINER_CONFIG_ERROR,
+    "RunContainerError": Reason.CONTAINER_CONFIG_ERROR,
+    "FailedMount": Reason.VOLUME_NOT_READY,
+    "FailedAttachVolume": Reason.VOLUME_NOT_READY,
+    "FailedMapVolume": Reason.VOLUME_NOT_READY,
+}
+"""The kubelet's and the scheduler's words for what a pod waits for; others (ContainerCreating) are no trouble."""
+
 FAILURES = (
     Reason.INVALID_SPEC, Reason.RENDEZVOUS_TIMEOUT, Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.KILLED,
     Reason.DISRUPTED, Reason.NODE_LOST, Reason.POD_LOST, Reason.NO_PROGRESS, Reason.MAX_RESTARTS_EXCEEDED,

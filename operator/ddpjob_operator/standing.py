@@ -14,6 +14,7 @@ from ddpjob_api.codec import dotted
 from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.plan import plan
 from ddpjob_api.report import Failure, JobReport, RunState
+from ddpjob_api.running import RUNS, how_it_runs
 from ddpjob_api.spec import Spec
 from ddpjob_operator.desired import members
 from ddpjob_operator.model import Status, Truth, set_condition
@@ -22,7 +23,6 @@ from ddpjob_operator.observed import ACCEPTED, Observed
 from ddpjob_operator.pinning import left_over
 from ddpjob_operator.trouble import Trouble, trouble_of
 
-RUNS = "the workers of every node run"
 RESUMED = "the job was suspended and resumed while its pods were there, and its spec may be another one"
 SILENT = "the coordinator, the launcher of node 0, does not answer"
 
@@ -134,13 +134,7 @@ def training(report: JobReport | None, old: Status) -> tuple[Reason, str]:
         if known is not None and known.status == Truth.TRUE and known.reason in ADVICE:
             return Reason(known.reason), known.message
         return Reason.TRAINING, RUNS
-    if report.checkpoint_trouble:
-        return Reason.CHECKPOINT_FAILED, f"{RUNS}; {report.checkpoint_trouble}"
-    if report.ddp is not None and report.ddp.not_resuming:
-        return Reason.NOT_RESUMING, report.ddp.not_resuming
-    if report.passed_over:
-        return Reason.CHECKPOINT_DAMAGED, f"{RUNS}; a checkpoint was passed over: {report.passed_over}"
-    return Reason.TRAINING, RUNS
+    return how_it_runs(report)
 
 
 def warnings(job: JobView, spec: Spec) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.conditions import WAITING, Condition, Reason
 from ddpjob_operator.errors import ApiError, Forbidden, Invalid, Unavailable
 from ddpjob_operator.observe import JobView, PodView, Waiting
 
@@ -35,22 +35,6 @@ class Seen(Protocol):
     def nodes(self) -> Trouble | None: ...
 
 
-REASONS = {
-    "Unschedulable": Reason.UNSCHEDULABLE,
-    "ErrImagePull": Reason.IMAGE_PULL_FAILED,
-    "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
-    "InvalidImageName": Reason.IMAGE_PULL_FAILED,
-    "ErrImageNeverPull": Reason.IMAGE_PULL_FAILED,
-    "RegistryUnavailable": Reason.IMAGE_PULL_FAILED,
-    "SignatureValidationFailed": Reason.IMAGE_PULL_FAILED,
-    "CreateContainerConfigError": Reason.CONTAINER_CONFIG_ERROR,
-    "CreateContainerError": Reason.CONTAINER_CONFIG_ERROR,
-    "RunContainerError": Reason.CONTAINER_CONFIG_ERROR,
-    "FailedMount": Reason.VOLUME_NOT_READY,
-    "FailedAttachVolume": Reason.VOLUME_NOT_READY,
-    "FailedMapVolume": Reason.VOLUME_NOT_READY,
-}
-"""The kubelet's and the scheduler's reasons; others (ContainerCreating) are no trouble."""
 URGENCY = (
     Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CONFIG_ERROR, Reason.VOLUME_NOT_READY, Reason.UNSCHEDULABLE,
 )  # fmt: skip
@@ -68,9 +52,9 @@ def trouble_of(seen: Seen, now_there: Mapping[int, PodView]) -> Trouble | None:
     found: list[tuple[Reason, PodView, Waiting]] = []
     for index in sorted(now_there):
         pod = now_there[index]
-        waiting = pod.waiting if pod.waiting and pod.waiting.reason in REASONS else seen.hints.get(pod.uid)
-        if waiting is not None and waiting.reason in REASONS and not pod.started:
-            found.append((REASONS[waiting.reason], pod, waiting))
+        waiting = pod.waiting if pod.waiting and pod.waiting.reason in WAITING else seen.hints.get(pod.uid)
+        if waiting is not None and waiting.reason in WAITING and not pod.started:
+            found.append((WAITING[waiting.reason], pod, waiting))
     if not found:
         return seen.nodes
     reason, pod, waiting = min(found, key=lambda entry: URGENCY.index(entry[0]))

@@ -9,12 +9,14 @@ from tests.cli.jobs import inside
 
 from ddpjob_api.blame import blame
 from ddpjob_api.codec import parse_spec
-from ddpjob_api.conditions import Reason
+from ddpjob_api.conditions import ADVICE, Reason
 from ddpjob_api.efficiency import Efficiency
-from ddpjob_api.report import Failure, InEffect, Override
+from ddpjob_api.report import Failure, InEffect, JobReport, Override, Progress, RunState
+from ddpjob_api.running import how_it_runs
 from ddpjob_cli.explain.finding import Weight
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
+from ddpjob_cli.local.look import LocalRun, running
 from ddpjob_cli.ranks import Pace, Rank
 
 SPEC = parse_spec({"nodes": 2, "script": {"args": ["train.py"]}})
@@ -32,6 +34,8 @@ def not_ready(reason: str, message: str) -> Observation:
 def failed(reason: str, message: str, failure: Failure | None = None) -> Observation:
     return replace(BASE, conditions=conditions(Failed=("True", reason, message)), last_failure=failure)
 
+
+NOT_RESUMING = f"generation 2 began again at step 0: save there more often ({'x' * 460})"
 
 RUNNING = replace(
     BASE,
@@ -313,6 +317,38 @@ def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what:
     assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
     smooth = any("nothing is in its way" in finding.what for finding in found)
     assert not smooth or weight is Weight.FINE, found
+
+
+ADVISED = {
+    Reason.CHECKPOINT_FAILED: {"checkpoint_trouble": "checkpoints cannot be written to /c: No space left on device"},
+    Reason.CHECKPOINT_DAMAGED: {"passed_over": "node 1: checkpoint /c/step-00000010 is damaged"},
+    Reason.NOT_RESUMING: {
+        "ddp": InEffect(not_resuming=NOT_RESUMING, warnings=(f"not resuming: {NOT_RESUMING}"[:512],))
+    },
+}  # fmt: skip
+"""What the coordinator reports of a job that runs with each reason."""
+
+
+@pytest.mark.parametrize("reason", sorted(ADVICE))
+@pytest.mark.parametrize("local", [True, False], ids=["local", "cluster"])
+def test_what_to_do_something_about_in_a_job_that_runs_is_said_once(
+    tmp_path: Path, reason: Reason, local: bool
+) -> None:
+    report = JobReport(
+        protocol=1, name="digits", state=RunState.RUNNING, term=1, generation=2, nodes_joined=2, nodes_expected=2,
+        progress=Progress(step=40), **ADVISED[reason],
+    )  # fmt: skip
+    _, message = how_it_runs(report)
+    if local:
+        seen = running(LocalRun(path=tmp_path), report, (), BASE.now)
+    else:
+        now = {**RUNNING.conditions, **conditions(Running=("True", reason, message))}
+        event = EventSeen(about="job digits", reason=reason, message=message, warning=True)
+        seen = replace(RUNNING, conditions=now, ddp=report.ddp, events=(event,))
+    first, *others = findings(seen)
+    assert (first.what, bool(first.do)) == (f"{reason}: {message}", True)
+    assert first.weight is (Weight.NOTES if reason is Reason.CHECKPOINT_DAMAGED else Weight.FAILS)
+    assert [found.what.partition(":")[0] for found in others] == ["it runs"]
 
 
 def test_what_waiting_costs_is_noted_beside_what_makes_it_slow() -> None:

@@ -4,7 +4,7 @@ Why apart: this is knowledge, not logic; a row is added when somebody met a case
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpjob_api.conditions import Reason
@@ -17,6 +17,9 @@ class Row:
     pattern: str
     advice: str
 
+
+Known = tuple[Sequence[Row], str]
+"""The rows of a reason, and what helps where none of them applies."""
 
 SCHEDULER = (
     Row(
@@ -186,6 +189,25 @@ ENDINGS = {
     Reason.NODE_LOST: "the node went away; nothing to change in the job",
     Reason.DISRUPTED: "pods were evicted or preempted: a priorityClassName in template, or nodes that are not reclaimed",
 }
+
+
+RUNNING: Mapping[Reason, Known] = {
+    Reason.CHECKPOINT_FAILED: (
+        (
+            Row(
+                r"(?i)No space left on device|quota exceeded",
+                "make room on the volume of the checkpoints: checkpoint.keep: fewer, or a larger claim",
+            ),
+        ),
+        "correct what the sentence names; until then a failure costs the steps since the last checkpoint",
+    ),
+    Reason.CHECKPOINT_DAMAGED: (
+        (),
+        "it went on from what was intact; where it happens again, look at the storage below spec.checkpoint",
+    ),
+    Reason.NOT_RESUMING: ((), "do as the sentence says; until then each restart begins at step 0"),
+}
+"""Of a job that runs (`conditions.ADVICE`)."""
 
 
 def advise(rows: Sequence[Row], words: str, otherwise: str) -> str:

@@ -7,7 +7,7 @@ read the clock, or print.
 from collections.abc import Iterator
 
 from ddpjob_api.blame import blame
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.conditions import ADVICE, Condition, Reason
 from ddpjob_api.efficiency import LOW_EFFICIENCY, STRAGGLER
 from ddpjob_api.report import Failure
 from ddpjob_cli.explain import advice
@@ -25,6 +25,7 @@ def findings(seen: Observation) -> list[Finding]:
     """What there is to say, by weight; never empty."""
     found = [
         *standing(seen),
+        *advised(seen),
         *failures(seen),
         *speed(seen),
         *settings(seen),
@@ -37,8 +38,24 @@ def findings(seen: Observation) -> list[Finding]:
         what = f"DDP efficiency {efficiency} %: alone, a process would make such a step in {efficiency} % of the time, at best"
         found.append(Finding(weight=Weight.NOTES, what=what, where="status.efficiency"))
     if worst > Weight.SLOWS or (worst is Weight.FAILS and seen.is_true(Condition.RUNNING)):
-        found.append(well(seen))
+        found.append(well(seen, alone=not found))
     return sorted(found, key=lambda finding: finding.weight)
+
+
+def advised(seen: Observation) -> Iterator[Finding]:
+    """What somebody should do something about although it runs."""
+    running = seen.condition(Condition.RUNNING)
+    if running is None or running.status != "True" or running.reason not in ADVICE:
+        return
+    reason = Reason(running.reason)
+    rows, otherwise = advice.RUNNING[reason]
+    yield Finding(
+        # A checkpoint that was passed over is behind it; the others cost steps with the next failure.
+        weight=Weight.NOTES if reason is Reason.CHECKPOINT_DAMAGED else Weight.FAILS,
+        what=f"{reason}: {running.message}",
+        where="Running",
+        do=advice.advise(rows, running.message, otherwise),
+    )
 
 
 def failures(seen: Observation) -> Iterator[Finding]:
@@ -104,7 +121,10 @@ def settings(seen: Observation) -> Iterator[Finding]:
     """What the program does otherwise than the resource says, and what costs something."""
     if seen.ddp is None:
         return
+    told = seen.condition(Condition.RUNNING)
     for text in seen.ddp.warnings:
+        if told is not None and text.removeprefix("not resuming: ") in told.message:
+            continue  # the condition says it
         yield Finding(weight=Weight.NOTES, what=text, where="spec.ddp")
     for item in seen.ddp.overrides:
         if not item.applied:
@@ -135,8 +155,8 @@ def cluster_words(seen: Observation) -> Iterator[Finding]:
         yield Finding(weight=Weight.NOTES, what=f"{event.reason}: {event.message}{times}", where=event.about)
 
 
-def well(seen: Observation) -> Finding:
-    """Nothing is wrong."""
+def well(seen: Observation, *, alone: bool) -> Finding:
+    """Nothing is wrong, or nothing that keeps it from running (`alone`: nothing else is said)."""
     if seen.is_true(Condition.COMPLETE):
         spent = f"{seen.restarts} restart{'s' if seen.restarts > 1 else ''}"
         restarts = f", {spent}" if seen.restarts else ""
@@ -152,6 +172,7 @@ def well(seen: Observation) -> Finding:
     facts += [f"DDP efficiency {efficiency} %"] if efficiency is not None else []
     detail = f": {', '.join(facts)}" if facts else ""
     if seen.is_true(Condition.RUNNING):
-        how = "it runs again" if seen.restarts or seen.disruptions else "it runs, and nothing is in its way"
+        how = "it runs, and nothing is in its way" if alone else "it runs"
+        how = "it runs again" if seen.restarts or seen.disruptions else how
         return Finding(weight=Weight.FINE, what=f"{how}{detail}")
     return Finding(weight=Weight.FINE, what=f"nothing is wrong so far; {seen.state or 'Starting'}{detail}")

@@ -21,6 +21,7 @@ from ddpjob_api.conditions import Condition, Reason
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.goodput import Times
 from ddpjob_api.report import Failure, InEffect, JobReport, RunState
+from ddpjob_api.running import how_it_runs
 from ddpjob_api.spec import Spec
 from ddpjob_cli import ranks
 from ddpjob_cli.errors import Unreachable, Unusable
@@ -184,9 +185,8 @@ def running(
             now=now,
         )
     runs = report.state is RunState.RUNNING
-    is_running = ConditionSeen(
-        status=str(runs), reason=Reason.TRAINING if runs else Reason.NOT_STARTED, message=""
-    )
+    reason, message = how_it_runs(report) if runs else (Reason.NOT_STARTED, "")
+    is_running = ConditionSeen(status=str(runs), reason=reason, message=message)
     return Observation(
         name=report.name,
         place=run.shown,

@@ -346,9 +346,9 @@ def prove(token: bytes, role: str, theirs: str, mine: str) -> str:
     return hmac.new(token, f"{role}|{theirs}|{mine}".encode(), hashlib.sha256).hexdigest()
 
 
-def announcement(token: bytes, address: str) -> str:
-    """Bearer of a coordinator's call to a launcher: good for this address only, whoever may get to see it."""
-    return hmac.new(token, f"coordinator|{address}".encode(), hashlib.sha256).hexdigest()
+def announcement(token: bytes, caller: str) -> str:
+    """Bearer of a coordinator's call to a launcher: good for this address and term only, whoever may get to see it."""
+    return hmac.new(token, f"coordinator|{caller}".encode(), hashlib.sha256).hexdigest()
 
 
 def status_key(token: bytes) -> str:

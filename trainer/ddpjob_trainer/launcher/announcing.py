@@ -1,7 +1,8 @@
 """A coordinator calls launchers that have not found it, at addresses that the operator knows.
 
 Why: their way to it is a name, and a name server may give an old answer, or an old "no such name", for half a minute.
-A launcher that is called connects at once, and proves and is proved to as ever: a call says where, never what.
+A launcher that is called connects at once, and proves and is proved to as ever: a call says where, never what. One that
+obeys an older coordinator, which may be cut off from the operator only, leaves it for the newer.
 Must not: trust an address, or wait for an answer that does not come.
 """
 
@@ -20,14 +21,14 @@ class Announcer:
     """Calls, each launcher once at a time."""
 
     def __init__(
-        self, *, address: str, port: int, token: bytes, missing: Callable[[], Iterable[int]]
+        self, *, address: str, term: int, port: int, token: bytes, missing: Callable[[], Iterable[int]]
     ) -> None:
         """Args:
-        address: the coordinator's own.
+        address, term: the coordinator's own.
         port: of the launchers' HTTP servers.
         missing: the nodes that are not there.
         """
-        self._address = address
+        self._caller = f"{address}&{term}"
         self._port = port
         self._token = token
         self._missing = missing
@@ -46,8 +47,8 @@ class Announcer:
                 reader, writer = await asyncio.open_connection(host, self._port)
                 try:
                     writer.write(
-                        f"POST /coordinator?{self._address} HTTP/1.1\r\nHost: launcher\r\nContent-Length: 0\r\n"
-                        f"Authorization: Bearer {announcement(self._token, self._address)}\r\n\r\n".encode()
+                        f"POST /coordinator?{self._caller} HTTP/1.1\r\nHost: launcher\r\nContent-Length: 0\r\n"
+                        f"Authorization: Bearer {announcement(self._token, self._caller)}\r\n\r\n".encode()
                     )
                     await reader.readline()
                 finally:
@@ -58,6 +59,16 @@ class Announcer:
             pass  # the operator says it again while the launcher is missing
         finally:
             self._calling.discard(node)
+
+
+def caller(query: str) -> tuple[str, int]:
+    """Address and term of a coordinator that calls.
+
+    Raises:
+        ValueError: there is no term.
+    """
+    address, _, term = query.partition("&")
+    return address, int(term)
 
 
 def addresses_of(body: bytes) -> dict[int, str]:

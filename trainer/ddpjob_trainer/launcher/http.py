@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ddpjob_trainer.launcher.announcing import caller
 from ddpjob_trainer.launcher.exposition import CONTENT_TYPE
 from ddpjob_trainer.launcher.timing import HTTP_SECONDS
 
@@ -41,9 +42,9 @@ class Site:
     key: str
     """Bearer of `/status`, `/stop` and `/addresses`."""
     proof: Callable[[str], str]
-    """Bearer of `/coordinator?ADDRESS`."""
-    announced: Callable[[str], None]
-    """Told of a coordinator's address."""
+    """Bearer of `/coordinator?ADDRESS&TERM`, by what is behind the question mark."""
+    announced: Callable[[str, int], None]
+    """Told of a coordinator's address and term."""
     status: Callable[[], bytes] | None
     """JSON; None in a pod that has no coordinator."""
     stop: Callable[[], None] | None
@@ -143,7 +144,10 @@ class HttpServer:
         """The answer to a request that may be made."""
         site = self._site
         if path == "/coordinator":
-            site.announced(query)
+            try:
+                site.announced(*caller(query))
+            except ValueError:
+                return Answer(400)
             return Answer(202, b"connecting\n")
         if path == "/addresses" and site.addresses is not None:
             try:

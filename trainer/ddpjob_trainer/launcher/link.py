@@ -73,6 +73,8 @@ class Link:
         self._lines: Lines | None = None
         self._announced: str | None = None
         """Where a coordinator said that it is; the name is the fallback."""
+        self._term = 0
+        """Of the newest coordinator that proved itself."""
         self._news = asyncio.Event()
         self._tries = 0
         self._said_at = float("-inf")
@@ -87,8 +89,12 @@ class Link:
         if self._lines is not None:
             self._lines.send(message)
 
-    def announced(self, host: str) -> None:
-        """A coordinator of this job says where it is: look there first, and now if there is no connection."""
+    def announced(self, host: str, term: int) -> None:
+        """A coordinator of this job says where it is: look there first, and now if there is none or an older one."""
+        if term < self._term:
+            return
+        if term > self._term and self._lines is not None:
+            self._lines.abort(f"a coordinator of term {term} has taken its place")
         if host != self._announced or not self.up:
             self._announced = host
             self._tries = 0
@@ -124,6 +130,7 @@ class Link:
         try:
             welcome = await self._meet(lines)
             self._lines = lines
+            self._term = max(self._term, welcome.term)
             self._said = ""
             self._on_state(True)
             self._deliver(welcome)

@@ -119,6 +119,7 @@ class Launcher:
             await listen(self.server.start(self.config.bind_host, port), "coordinator", port)
             self.announcer = Announcer(
                 address=self.config.advertise_host,
+                term=core.term,
                 port=ports.metrics,
                 token=self.config.token,
                 missing=lambda: core.members.missing,
@@ -268,7 +269,7 @@ class Launcher:
             key=status_key(self.config.token),
             status=self.report if leads else None,
             stop=self.stop_job if leads else None,
-            proof=lambda address: announcement(self.config.token, address),
+            proof=lambda caller: announcement(self.config.token, caller),
             announced=self.link.announced,
             addresses=self.call if leads else None,
         )

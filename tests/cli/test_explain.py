@@ -62,6 +62,17 @@ def rank(number: int, *, last: float = 999.0, phase: str = "forward", **phases: 
     )  # fmt: skip
 
 
+def unmet(cause: str, attempts: int) -> str:
+    """The operator's sentence about ranks that did not meet."""
+    last = attempts == 3
+    tries = f" in {attempts} attempts" if last else ""
+    said = f"the ranks did not meet within recovery.rendezvousTimeoutSeconds (600){tries}: {cause}"
+    again = f"; all pods are deleted and made again at 2027-01-01T00:05:00Z ({attempts} of 3 attempts)"
+    return said + ("" if last else again)
+
+
+NODE_AWAY = "node w2 is NotReady (since 2027-01-01T00:00:00Z)"
+
 CASES: list[tuple[str, Observation, Weight, str, str]] = [
     # what is met, the observation, and the first finding: weight, words in what, words in do
     (
@@ -133,6 +144,50 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         Weight.STOPS,
         "connection refused",
         "the webhook policy.example does not answer",
+    ),
+    (
+        "an image that is not there keeps the ranks from meeting, between two attempts",
+        not_ready("RendezvousTimeout", unmet("pod digits-1: ErrImagePull: docker.io/x:y: not found", 2)),
+        Weight.STOPS,
+        "made again at 2027-01-01T00:05:00Z (2 of 3 attempts)",
+        "the name or tag is wrong",
+    ),
+    (
+        "a node that is away",
+        replace(
+            not_ready("NodeNotReady", f"pod digits-1: {NODE_AWAY}; it is given up at 2027-01-01T00:05:00Z unless its rank is seen alive"),
+            pods=tuple(PodSeen(name=f"digits-{n}", index=n, phase="Running") for n in range(2)),
+        ),
+        Weight.STOPS,
+        "NodeNotReady: node w2 is NotReady (since 2027-01-01T00:00:00Z); it is given up at",
+        "kubectl describe node",
+    ),
+    (
+        "many nodes that are away",
+        replace(
+            not_ready("NodeStorm", f"pod digits-1: {NODE_AWAY}; 3 of 4 nodes are NotReady"),
+            pods=tuple(PodSeen(name=f"digits-{n}", index=n, phase="Running") for n in range(2)),
+        ),
+        Weight.STOPS,
+        "NodeStorm: node w2 is NotReady",
+        "kubectl get nodes",
+    ),
+    (
+        "a node is away and its rank trains",
+        replace(
+            RUNNING,
+            conditions={**RUNNING.conditions, **conditions(PodsReady=("False", "NodeNotReady", f"pod digits-1: {NODE_AWAY}; its rank is alive, so it is kept"))},
+        ),
+        Weight.NOTES,
+        "its rank is alive, so it is kept",
+        "kubectl describe node",
+    ),
+    (
+        "a reason that this version does not know",
+        not_ready("SomethingNew", "pod digits-0: its words"),
+        Weight.STOPS,
+        "SomethingNew: its words",
+        "",
     ),
     (
         "pods run and do not meet",
@@ -317,6 +372,34 @@ def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what:
     assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
     smooth = any("nothing is in its way" in finding.what for finding in found)
     assert not smooth or weight is Weight.FINE, found
+
+
+@pytest.mark.parametrize(
+    ("cause", "do"),
+    [
+        ("pod digits-1: ErrImagePull: docker.io/x:y: not found", "the name or tag is wrong"),
+        ("pod digits-1: ErrImagePull: dial tcp 10.0.0.1:443: i/o timeout", "does not reach the registry"),
+        ("pod digits-1: Unschedulable: 0/5 nodes are available: 5 Insufficient cpu.", "enough free cpu"),
+        ('pod digits-1: FailedMount: configmap "code" not found', "create the ConfigMap code"),
+        ("pod digits-1: FailedMount: permission denied", "kubectl describe pod has the storage's words"),
+        ('pod digits-1: CreateContainerConfigError: secret "hub" not found', "create the Secret hub"),
+        ('pods "digits-1" is forbidden: exceeded quota: team-a, requested: cpu=2', "the quota team-a is used up"),
+        (f"pod digits-1: {NODE_AWAY}", "kubectl describe node"),
+        ("the launchers of 1 have not joined (1 of 2 have)", "NetworkPolicy"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("attempts", [2, 3])
+def test_ranks_that_did_not_meet_are_advised_on_by_what_kept_them_away(
+    cause: str, do: str, attempts: int
+) -> None:
+    words = unmet(cause, attempts)
+    seen = not_ready("RendezvousTimeout", words)
+    found = findings(failed("RendezvousTimeout", words) if attempts == 3 else seen)
+    assert cause.removeprefix("pod digits-1: ") in found[0].what
+    assert do in found[0].do
+    assert "ddp.timeoutSeconds" not in found[0].do, "nobody waited in a collective"
+    assert "below" not in found[0].do, "there is nothing below"
+    assert [f.weight for f in found] == [Weight.STOPS]
 
 
 ADVISED = {

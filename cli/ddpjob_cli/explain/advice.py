@@ -119,6 +119,28 @@ REFUSED = (
     Row(r'admission webhook "([^"]+)"', "the webhook {0} refuses the pod: its words say what it wants"),
     Row(r"must specify limits|minimum|maximum", "a LimitRange of the namespace wants other resourcesPerNode"),
 )
+HELD: Mapping[str, Known] = {
+    Reason.UNSCHEDULABLE: (SCHEDULER, "kubectl describe pod shows the scheduler's words in full"),
+    Reason.IMAGE_PULL_FAILED: (IMAGE, "check spec.image and imagePullSecrets"),
+    Reason.CONTAINER_CONFIG_ERROR: (CONTAINER, "check env, envFrom and template"),
+    Reason.VOLUME_NOT_READY: (VOLUME, "kubectl describe pod has the storage's words"),
+    Reason.QUOTA_EXCEEDED: (REFUSED, "ask for less, or for a larger quota"),
+    Reason.POD_REFUSED: (REFUSED, "the words are the API server's; change what they name"),
+    Reason.NODE_NOT_READY: (
+        (),
+        "kubectl describe node says why; the pod is replaced after recovery.nodeLostTimeoutSeconds by itself",
+    ),
+    Reason.NODE_STORM: (
+        (),
+        "so many nodes at once are the network's or the control plane's trouble: kubectl get nodes; the job goes on by itself",
+    ),
+}
+"""Of a pod that is not ready, by the reason of PodsReady."""
+UNMET = (
+    "if launchers cannot connect, a NetworkPolicy between the pods (port coordinator, and the 64 from rendezvous) or DNS "
+    "is in the way"
+)
+"""Of ranks that are missing though nothing is known to hold their pods up."""
 PROGRAM = (
     Row(
         r"ModuleNotFoundError: No module named '([^']+)'",
@@ -182,7 +204,7 @@ ENDINGS = {
     Reason.MAX_RESTARTS_EXCEEDED: "correct the cause; recovery.maxRestarts allows more tries, which go on from the last checkpoint",
     Reason.MAX_DISRUPTIONS_EXCEEDED: "pods were taken away too often: other nodes, a priorityClassName, or recovery.maxDisruptions",
     Reason.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds, or take it out",
-    Reason.RENDEZVOUS_TIMEOUT: "what kept pods or ranks away is below; recovery.rendezvousTimeoutSeconds is how long they may take",
+    Reason.RENDEZVOUS_TIMEOUT: "what kept pods or ranks away is above; recovery.rendezvousTimeoutSeconds is how long they may take",
     Reason.OOM_KILLED: "raise resourcesPerNode.limits.memory, or use a smaller batch or fewer DataLoader workers",
     Reason.NO_PROGRESS: "ddpjob explain NAME --stacks shows what every rank did; a collective that not all ranks reach is "
     "the usual cause",

@@ -3,9 +3,10 @@
 Why apart: of these causes the first that applies is said, and no other. Must not: ask anybody, or print.
 """
 
+import re
 from collections.abc import Iterator
 
-from ddpjob_api.conditions import Condition, Reason
+from ddpjob_api.conditions import WAITING, Condition, Reason
 from ddpjob_cli.explain import advice
 from ddpjob_cli.explain.finding import Finding, Weight
 from ddpjob_cli.explain.observation import Observation, PodSeen
@@ -51,11 +52,16 @@ def standing(seen: Observation) -> Iterator[Finding]:
 
 
 def ended(seen: Observation, reason: str, message: str) -> Finding:
-    """The verdict on a failed job, with advice by the program's own words where there are some."""
+    """The verdict on a failed job, with advice by the program's own words, or the cluster's, where there are some."""
     failure = seen.last_failure
-    said = f"{failure.message} {failure.signal or ''}" if failure else ""
-    program = advice.advise(advice.PROGRAM, f"{said} {message}", "")
-    do = "; ".join(part for part in (program, ending_advice(reason)) if part)
+    if (
+        reason == Reason.RENDEZVOUS_TIMEOUT
+    ):  # no program has failed: its sentence is the operator's or a launcher's
+        cause = "" if seen.local else against_absence(message)
+    else:
+        said = f"{failure.message} {failure.signal or ''}" if failure else ""
+        cause = advice.advise(advice.PROGRAM, f"{said} {message}", "")
+    do = "; ".join(part for part in (cause, ending_advice(reason)) if part)
     return Finding(
         weight=Weight.STOPS,
         what=f"failed: {message.removeprefix('failed: ') or reason}",
@@ -84,24 +90,15 @@ def pods(seen: Observation) -> Iterator[Finding]:
         )
     if ready is None or ready.status == "True" or gated:
         return
-    table = {
-        Reason.UNSCHEDULABLE: (advice.SCHEDULER, "kubectl describe pod shows the scheduler's words in full"),
-        Reason.IMAGE_PULL_FAILED: (advice.IMAGE, "check spec.image and imagePullSecrets"),
-        Reason.CONTAINER_CONFIG_ERROR: (advice.CONTAINER, "check env, envFrom and template"),
-        Reason.VOLUME_NOT_READY: (advice.VOLUME, "kubectl describe pod has the storage's words"),
-        Reason.QUOTA_EXCEEDED: (advice.REFUSED, "ask for less, or for a larger quota"),
-        Reason.POD_REFUSED: (advice.REFUSED, "the words are the API server's; change what they name"),
-    }
-    known = next((kind for kind in table if kind == ready.reason), None)
-    if known is not None:
-        rows, otherwise = table[known]
+    if ready.reason != Reason.PODS_STARTING:
         who, _, rest = ready.message.partition(": ")
         named = who.startswith("pod ")
         yield Finding(
-            weight=Weight.STOPS,
+            # Ranks may train on a node that is away.
+            weight=Weight.NOTES if seen.is_true(Condition.RUNNING) else Weight.STOPS,
             what=f"{ready.reason}: {rest if named else ready.message}",
             where=who if named else "PodsReady",
-            do=advice.advise(rows, ready.message, otherwise),
+            do=remedy(ready.reason, ready.message),
         )
         return
     for pod in seen.pods:
@@ -120,6 +117,23 @@ def pods(seen: Observation) -> Iterator[Finding]:
             )
             return
     yield from joining(seen)
+
+
+def remedy(reason: str, message: str) -> str:
+    """What helps against what keeps pods from being ready."""
+    if reason == Reason.RENDEZVOUS_TIMEOUT:
+        return against_absence(message)
+    rows, otherwise = advice.HELD.get(reason, ((), ""))
+    return advice.advise(rows, message, otherwise)
+
+
+def against_absence(message: str) -> str:
+    """What helps ranks meet that did not in time, by the cluster's words at the end of the operator's sentence."""
+    cause = re.search(r"pod \S+: (\w+)", message)
+    if cause is None:
+        return advice.advise(advice.REFUSED, message, advice.UNMET)
+    reason = Reason.NODE_NOT_READY if cause[1] == "node" else WAITING.get(cause[1])
+    return remedy(reason, message[cause.start() :]) if reason is not None else advice.UNMET
 
 
 def joining(seen: Observation) -> Iterator[Finding]:
@@ -154,8 +168,7 @@ def joining(seen: Observation) -> Iterator[Finding]:
             weight=Weight.STOPS,
             what=f"all pods run and ranks are missing: {joined.message}",
             where="RendezvousReady",
-            do=f"ddpjob logs {seen.name} shows what they say; if launchers cannot connect, a NetworkPolicy between the pods "
-            "(port coordinator, and the 64 from rendezvous) or DNS is in the way",
+            do=f"ddpjob logs {seen.name} shows what they say; {advice.UNMET}",
         )
 
 

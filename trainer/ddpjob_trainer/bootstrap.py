@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 from ddpjob_api.exits import Exit, exit_code
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.page import Slot, WorkerState
-from ddpjob_trainer import error_file, instrumentation, worker
+from ddpjob_trainer import boundary, error_file, instrumentation, worker
 from ddpjob_trainer.errors import Refused, TrainerError
 from ddpjob_trainer.instrumentation import frames
 from ddpjob_trainer.page import BadPage
@@ -327,6 +327,7 @@ def record(error: BaseException, running: worker.Worker | None, code: int) -> No
 def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> NoReturn:
     """What the interpreter does at its end, then out, without C++ destructors."""
     if running:
+        code = code_where_stopped(code, running)
         running.page[Slot.EXIT_CODE] = code & 0xFF
         if code and not running.page[Slot.ERROR_AT]:
             running.page[Slot.ERROR_AT] = time.monotonic()  # there is no file: it could not be written
@@ -341,6 +342,8 @@ def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> No
             running.finish()
         except Exception as error:
             running.say(f"the last facts of this rank are not on its page: {type(error).__name__}: {error}")
+    if running:
+        code = code_where_stopped(code, running)  # a thread may have trained until now
     if not flush():
         code = FLUSH_FAILED
     if running:
@@ -350,6 +353,16 @@ def finish(code: int, running: worker.Worker | None, *, interrupted: bool) -> No
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code & 0xFF)
+
+
+def code_where_stopped(code: int, running: worker.Worker) -> int:
+    """A training that stopped on request is not done, also where the program caught the stop or a thread ended by it."""
+    if code or not boundary.has_stopped(running.page):
+        return code
+    running.say(
+        "the training stopped on request, and the program went on to its end: the job counts as stopped"
+    )
+    return running.stop_code
 
 
 @contextlib.contextmanager

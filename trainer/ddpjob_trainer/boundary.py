@@ -8,6 +8,7 @@ Must not: import torch, or decide what is saved.
 
 import time
 
+from ddpjob_api.exits import Exit
 from ddpjob_api.page import Phase, Slot
 from ddpjob_trainer.page import Page
 
@@ -33,3 +34,8 @@ def reach(page: Page, step: int) -> bool:
     slots[Slot.PHASE], slots[Slot.PHASE_SINCE] = phase, since
     stop_at = slots[STOP_AT]
     return bool(stop_at) and step >= stop_at
+
+
+def has_stopped(page: Page) -> bool:
+    """Whether a process of this rank has stopped because all ranks were asked to."""
+    return page[Slot.STOP_AT] > 0 and page[Slot.EXIT_CODE] == Exit.STOPPED

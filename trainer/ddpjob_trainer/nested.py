@@ -29,7 +29,7 @@ from ddpjob_api.exits import Exit
 from ddpjob_api.names import WorkerEnv
 from ddpjob_api.nested import nested
 from ddpjob_api.page import LAUNCHERS_WORDS, SLOT_COUNT, Slot, WorkerState
-from ddpjob_trainer import bootstrap, error_file, worker
+from ddpjob_trainer import bootstrap, boundary, error_file, worker
 from ddpjob_trainer.errors import Refused, TrainerError
 from ddpjob_trainer.files import Files, agent_file, pages_of
 from ddpjob_trainer.instrumentation import install
@@ -102,7 +102,7 @@ class Candidate(MetaPathFinder):
             bootstrap.die_with_launcher()
             # torchrun kills the other ranks when one ends with an error, which 85 is to it.
             running.stop_code = 0
-        if has_stopped(running.page):
+        if boundary.has_stopped(running.page):
             leave(running.stop_code, f"a program of rank {running.rank}")
         forget_predecessor(running.page)
         bootstrap.dump_stacks_on_signal()
@@ -185,11 +185,6 @@ def forget_predecessor(page: Page) -> None:
             page.slots[index] = 0.0
 
 
-def has_stopped(page: Page) -> bool:
-    """Whether a process of this rank has stopped because all ranks were asked to."""
-    return page[Slot.STOP_AT] > 0 and page[Slot.EXIT_CODE] == Exit.STOPPED
-
-
 def any_stopped(run_dir: Path, generation: int) -> bool:
     """Whether a rank of this node has."""
     for path in pages_of(run_dir, generation):
@@ -197,7 +192,7 @@ def any_stopped(run_dir: Path, generation: int) -> bool:
             page = Page(path)
         except (BadPage, OSError):
             continue
-        if has_stopped(page):
+        if boundary.has_stopped(page):
             return True
     return False
 

@@ -96,3 +96,42 @@ def test_ranks_without_a_callback_are_there_until_those_with_one_stop(folder: Fo
 def test_a_program_whose_last_step_it_is_ends_by_itself(folder: Folder) -> None:
     [rank] = stopped(folder, "last", steps=STOP_AT)
     assert (rank.returncode, rank.stdout, rank[Slot.EXIT_CODE]) == (0, "ended by itself\n", 0)
+
+
+CAUGHT = """
+import sys, threading
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train():
+    for _ in range(100):
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+if sys.argv[1] == "caught":
+    try:
+        train()
+    except BaseException:
+        pass
+else:
+    thread = threading.Thread(target=train)
+    thread.start()
+    if sys.argv[1] == "joined":
+        thread.join()
+print("saves its model")
+"""
+
+
+@pytest.mark.parametrize("how", ["caught", "joined", "left to the end of the program"])
+def test_a_program_that_goes_on_after_the_stop_is_stopped_and_not_done(folder: Folder, how: str) -> None:
+    where = folder("stop-caught")
+    (where / "train.py").write_text(CAUGHT)
+    Page(where / "page-0", create=True)[Slot.STOP_AT] = STOP_AT
+    [rank] = run(where, ["train.py", how], world_size=1)
+    assert (rank.returncode, rank[Slot.EXIT_CODE], rank[Slot.STEP]) == (85, 85, STOP_AT), rank.stderr
+    assert rank.stdout == "saves its model\n"
+    assert rank.stderr.count("the job counts as stopped") == 1

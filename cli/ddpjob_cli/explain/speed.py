@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from ddpjob_api.conditions import Condition
 from ddpjob_api.efficiency import ADVICE, for_data, for_gradients
+from ddpjob_api.metrics import STARTING
+from ddpjob_api.page import PATIENT
 from ddpjob_cli import ranks
 from ddpjob_cli.explain.finding import Finding, Weight
 from ddpjob_cli.explain.observation import Observation
@@ -16,7 +18,8 @@ SAVING_SHARE = 0.15
 """From which part of the wall time on saving or evaluating is worth a word; waiting is (`ddpjob_api.efficiency`)."""
 STALLED_STEPS, STALLED_SECONDS = 10, 60.0
 """No step for so many usual steps, and at least so long: something is stuck."""
-
+WITHOUT_STEPS = frozenset({STARTING, *(phase.name.lower() for phase in PATIENT)})
+"""What takes long by design: the launcher's watchdog waits longer there, too."""
 
 Slow = tuple[ranks.Rank, str, float, float]
 """A slow rank, in which phase it is, its seconds there in a step, and those of the others."""
@@ -111,21 +114,34 @@ def stalled(seen: Observation) -> Iterator[Finding]:
     usual = ranks.median(steps)
     if age < max(STALLED_SECONDS, STALLED_STEPS * usual):
         return
+    stands = f"no step for {words.duration(age)}, usually {words.milliseconds(usual)}"
+    patient = next((rank for rank in seen.ranks if rank.phase in WITHOUT_STEPS), None)
+    if patient is not None:
+        busy = [rank.rank for rank in seen.ranks if rank.phase == patient.phase]
+        yield Finding(
+            weight=Weight.NOTES,
+            what=f"{stands}; {named(busy)} in {patient.phase}",
+            where=at(patient.pod, patient.host),
+            do=f"no steps are made meanwhile, and the other ranks wait; ddpjob logs {seen.name} shows whether it goes on",
+        )
+        return
     phases: dict[str, list[int]] = {}
     for rank in seen.ranks:
         phases.setdefault(rank.phase, []).append(rank.rank)
     odd = min(phases.items(), key=lambda pair: len(pair[1]))
     behind = min(seen.ranks, key=lambda rank: rank.step)
     name, members = odd if len(phases) > 1 else (behind.phase, [behind.rank])
-    who = f"rank{'s' if len(members) > 1 else ''} {words.listed(members[:8])}"
     yield Finding(
         weight=Weight.STOPS,
-        what=f"no step for {words.duration(age)}, usually {words.milliseconds(usual)}; {who} in {name}"
-        + (", the others elsewhere" if len(phases) > 1 else ""),
+        what=f"{stands}; {named(members)} in {name}" + (", the others elsewhere" if len(phases) > 1 else ""),
         where=at(behind.pod, behind.host),
         do="a collective that not all ranks reach is the usual cause: look at the log of the odd rank; ddp.timeoutSeconds "
         "ends the wait",
     )
+
+
+def named(numbers: list[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {words.listed(numbers[:8])}"
 
 
 def at(pod: str, host: str) -> str:

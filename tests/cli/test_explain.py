@@ -320,6 +320,21 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "no step for 5 min 0 s, usually 100 ms; rank 2 in data",
         "collective",
     ),
+    *(
+        (
+            f"no step while ranks are in {phase}",
+            replace(RUNNING, ranks=(rank(0, last=905.0, phase=phase, forward=0.5), rank(1, last=905.0, phase=other, forward=0.5))),
+            Weight.NOTES,
+            f"no step for 1 min 35 s, usually 100 ms; {who} in {phase}",
+            "",
+        )
+        for phase, other, who in (
+            ("evaluation", "evaluation", "ranks 0, 1"),
+            ("checkpoint", "backward", "rank 0"),
+            ("loading", "loading", "ranks 0, 1"),
+            ("starting", "starting", "ranks 0, 1"),
+        )
+    ),
     (
         "the operator has found the slow one",
         replace(RUNNING, efficiency=Efficiency(slowest_rank=5, slowest_rank_cause="data_wait", slowest_node="w7"), ranks=(rank(0),)),
@@ -372,6 +387,37 @@ def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what:
     assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
     smooth = any("nothing is in its way" in finding.what for finding in found)
     assert not smooth or weight is Weight.FINE, found
+
+
+PEER, SERVER = "a rank waited too long for another", "did not answer in time"
+
+
+@pytest.mark.parametrize(
+    ("words", "do"),
+    [
+        ("requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out.", SERVER),
+        ("httpx.ConnectTimeout: timed out", SERVER),
+        ("TimeoutError: [Errno 110] Connection timed out", SERVER),
+        ("TimeoutError: timed out", SERVER),
+        ("urllib.error.URLError: <urlopen error timed out>", SERVER),
+        ("RuntimeError: DataLoader timed out after 30 seconds", "the DataLoader's timeout"),
+        ("subprocess.TimeoutExpired: Command 'x' timed out after 5 seconds", ""),
+        ("no step for recovery.progressTimeoutSeconds (600)", ""),
+        ("RuntimeError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.", PEER),
+        ("[third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv operation to complete", PEER),
+        ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", PEER),
+        ("torch.distributed.DistStoreError: wait timeout after 30000ms, keys: /default_pg/0//cuda//0", PEER),
+        ("torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (digits-0, 29500).", PEER),
+        ("RuntimeError: Rank 1 failed to pass monitoredBarrier in 1000 ms", PEER),
+        ("RuntimeError: CUDA error: out of memory", "the GPU's memory is not enough"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "the GPU's memory is not enough"),
+        ("RuntimeError: HIP out of memory", "the GPU's memory is not enough"),
+    ],
+)  # fmt: skip
+def test_a_time_out_is_a_peers_only_where_torch_says_so(words: str, do: str) -> None:
+    failure = Failure(reason=Reason.PROGRAM_FAILED, rank=1, node=1, message=words)
+    own, _, _ = findings(failed("ProgramFailed", words, failure))[0].do.partition(";")
+    assert (do in own) if do else not own
 
 
 @pytest.mark.parametrize(

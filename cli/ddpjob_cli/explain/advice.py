@@ -147,7 +147,7 @@ PROGRAM = (
         "the image has no {0}: build an image with it, or put the code into workspace",
     ),
     Row(
-        r"(?i)CUDA out of memory|OutOfMemoryError",
+        r"(?i)(?:CUDA|HIP|XPU)\b.{0,20}out of memory|OutOfMemoryError",
         "the GPU's memory is not enough: a smaller micro-batch (ddp.gradientAccumulationSteps keeps the global batch), "
         "precision: BF16, gradientCheckpointing: NonReentrant, or gradientAsBucketView: true",
     ),
@@ -184,7 +184,20 @@ PROGRAM = (
         "run it once with env NCCL_DEBUG=INFO; interfaces are chosen with NCCL_SOCKET_IFNAME",
     ),
     Row(
-        r"(?i)timed out|Timeout",
+        r"DataLoader timed out",
+        "a worker process brought no batch within the DataLoader's timeout: what it reads is slow or hangs; raise it where a "
+        "batch may take longer",
+    ),
+    Row(
+        r"ReadTimeout|ConnectTimeout|ServerTimeoutError|HTTPS?Connection(?:Pool)?\(|urlopen error|\[Errno 110\]|"
+        r"(?:TimeoutError|socket\.timeout): timed out",
+        "a server that the program asked (a hub, a bucket) did not answer in time: is there a NetworkPolicy or a proxy on the "
+        "way to it? A volume or the image can bring models and data along",
+    ),
+    Row(  # torch's words: any other time-out is the program's own
+        r"(?i)collective operation timeout|NCCL timeout|before timing out|wait timeout after|timed out waiting \d+ ?ms|"
+        r"timed out after \d+ seconds waiting|socket timeout|socket has timed out|errno: 110|monitoredBarrier|"
+        r"gloo.*time(?:d )?out|timeout caused pair closure",
         "a rank waited too long for another: what that one did (ddpjob top, its log) is the cause; a slow but healthy "
         "step wants a larger ddp.timeoutSeconds",
     ),

@@ -43,6 +43,8 @@ class Wanted:
     rank: int | None = None
     node: int | None = None
     failed: bool = False
+    pod: str | None = None
+    """That of the failure: its uid, or its name where that is all that is known."""
     previous: bool = False
     tail: int | None = None
 

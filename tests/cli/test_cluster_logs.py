@@ -19,6 +19,32 @@ def test_logs_of_pods_that_run_and_ended(api: ApiServer, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("known", "shown"),
+    [
+        ({"pod": "digits-1-r1", "podUid": "second"}, "the successor's"),
+        ({"pod": "digits-1-r1"}, "the successor's"),
+        ({"pod": "digits-1", "podUid": "p1"}, "the evicted one's"),
+        ({"pod": "digits-1", "podUid": "gone"}, "the evicted one's"),
+        ({}, "the evicted one's"),
+    ],
+    ids=["it replaced another", "by its name", "it was replaced", "it is gone", "not known"],
+)
+def test_the_log_of_a_failure_is_that_of_the_pod_it_was_in(
+    api: ApiServer, tmp_path: Path, known: dict[str, str], shown: str
+) -> None:
+    """A pod that was evicted is kept, and a rank of its successor fails and is started again in the same pod."""
+    evicted, successor = pod(1, "Failed"), pod(1, incarnation=1)
+    successor["metadata"]["uid"] = "second"
+    pods = f"GET {PODS}?labelSelector=ddpjob.dev/name=digits&limit=500"
+    api.answers[pods] = listed(pod(0), evicted, successor)
+    for name, owner in (("digits-1", "the evicted one"), ("digits-1-r1", "the successor")):
+        api.answers[f"GET {PODS}/{name}/log?container=trainer"] = (200, f"[rank 1] {owner}'s\n")
+    failure = {"reason": "ProgramFailed", "rank": 1, "node": 1, **known}
+    api.answers[f"GET {JOBS}/digits"] = (200, {**JOB, "status": {**JOB["status"], "lastFailure": failure}})
+    assert run(api, tmp_path, "logs", "digits", "--failed") == f"[rank 1] {shown}\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "shown"),
     [
         ((), "[rank 0] one\n[rank 0] two\n[rank 1] three\n"),

@@ -25,7 +25,7 @@ OUTPUT = [
 def pod(name: str, index: int, phase: str, *, started: bool = True) -> dict[str, Any]:
     state = {"running": {}} if started else {"waiting": {"reason": "ContainerCreating"}}
     return {
-        "metadata": {"name": name, "labels": {"ddpjob.dev/index": str(index)}},
+        "metadata": {"name": name, "uid": f"of-{name}", "labels": {"ddpjob.dev/index": str(index)}},
         "status": {"phase": phase, "containerStatuses": [{"name": "trainer", "state": state}]},
     }
 

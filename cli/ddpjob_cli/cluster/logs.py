@@ -43,7 +43,7 @@ def lines(access: Access, name: str, wanted: Wanted, *, follow: bool) -> Iterato
 
 
 def placed(job: Body, wanted: Wanted, name: str) -> Wanted:
-    """The node of the rank, and the rank of the failure.
+    """The node of the rank, and the rank and the pod of the failure.
 
     Raises:
         Unusable: there is no such rank or node, or nothing failed.
@@ -53,7 +53,8 @@ def placed(job: Body, wanted: Wanted, name: str) -> Wanted:
         failure = (job.get("status") or {}).get("lastFailure") or {}
         if failure.get("node") is None:
             raise Unusable(f"{name}: no failure is known that has a node; ddpjob explain {name} says what is")
-        wanted = replace(wanted, node=failure["node"], rank=failure.get("rank"))
+        pod = failure.get("podUid") or failure.get("pod")
+        wanted = replace(wanted, node=failure["node"], rank=failure.get("rank"), pod=pod)
     if spec is None:
         return wanted
     shape = plan(spec)
@@ -75,9 +76,12 @@ def choose(pods: Sequence[Body], wanted: Wanted) -> list[Body]:
             by_index.setdefault(index, []).append(pod)
     back = 2 if wanted.previous else 1
     if wanted.failed:
-        # The pod that failed may have been replaced.
+        # The pod that failed may have been replaced, or be the one that replaced another.
         found = {
-            index: [pod for pod in mine if phase(pod) == "Failed"] or mine for index, mine in by_index.items()
+            index: [pod for pod in mine if wanted.pod in (pod["metadata"]["uid"], pod["metadata"]["name"])]
+            or [pod for pod in mine if phase(pod) == "Failed"]
+            or mine
+            for index, mine in by_index.items()
         }
         return [mine[-1] for mine in found.values()]
     return [mine[-back] for _, mine in sorted(by_index.items()) if len(mine) >= back]

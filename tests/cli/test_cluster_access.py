@@ -8,6 +8,7 @@ from tests.cli.api_server import ApiServer, listed
 from tests.cli.cluster import JOB, JOBS, PODS, run
 
 from ddpjob_api.history import LOG_MARK, History, RankSums, Row, pack
+from ddpjob_cli.cluster.access import Access, Target
 from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
 
 
@@ -108,6 +109,32 @@ def test_a_refusal_is_a_sentence(
     api.refuse(f"GET {JOBS}/digits", status, message)
     with pytest.raises(kind, match=words):
         run(api, tmp_path, "explain", "digits")
+
+
+@pytest.mark.parametrize("current", [None, "", "gone"], ids=["none", "empty", "one that is gone"])
+def test_a_context_that_is_named_needs_no_current_one(
+    api: ApiServer, tmp_path: Path, current: str | None
+) -> None:
+    file = Path(api.kubeconfig(tmp_path))
+    config = json.loads(file.read_text())
+    del config["current-context"]
+    file.write_text(json.dumps(config | ({} if current is None else {"current-context": current})))
+    access = Access(Target(kubeconfig=str(file), context="a"))
+    assert access.get(f"{JOBS}/digits", "digits") == JOB
+    assert access.namespace == "team"
+
+
+def test_an_empty_kubeconfig_variable_is_none(
+    api: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(api.kubeconfig(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    file.rename(tmp_path / ".kube" / "config")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", "")
+    # As the client has it in a process that begins with such an environment.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", "")
+    assert Access(Target()).get(f"{JOBS}/digits", "digits") == JOB
 
 
 @pytest.mark.parametrize("answer", ["<html>log in</html>", "[1]", "", '{"half": '])

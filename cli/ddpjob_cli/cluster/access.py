@@ -92,12 +92,7 @@ class Access:
         """
         try:
             from kubernetes.client import ApiClient, Configuration
-            from kubernetes.config import (
-                ConfigException,
-                list_kube_config_contexts,
-                load_incluster_config,
-                load_kube_config,
-            )
+            from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
         except ImportError as error:
             raise Unusable(
                 "a command about a cluster needs the Kubernetes client, which is not installed; "
@@ -108,28 +103,21 @@ class Access:
         if target.kubeconfig is None and not kubeconfigs() and not SERVICE_ACCOUNT.is_dir():
             looked = os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise NoCluster(f"there is no kubeconfig ({looked}); name one with --kubeconfig or KUBECONFIG")
+        file = target.kubeconfig or os.pathsep.join(map(str, kubeconfigs()))
         said = Said()
         try:
             logging.getLogger().addHandler(said)
-            if target.kubeconfig is None and not kubeconfigs():
+            if not file:
                 load_incluster_config(settings)  # type: ignore[no-untyped-call]
                 namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
             else:
-                contexts, active = list_kube_config_contexts(target.kubeconfig)  # type: ignore[no-untyped-call]
-                named = {context["name"]: context["context"] for context in contexts or ()}
-                if target.context is not None and target.context not in named:
-                    raise Unusable(
-                        f"--context {target.context}: not in the kubeconfig; it has {listed(named)}"
-                    )
-                chosen = named[target.context] if target.context else active["context"]
-                namespace = chosen.get("namespace")
-                load_kube_config(target.kubeconfig, context=target.context, client_configuration=settings)  # type: ignore[no-untyped-call]
+                namespace = namespace_of(file, target.context)
+                load_kube_config(file, context=target.context, client_configuration=settings)  # type: ignore[no-untyped-call]
         except (ConfigException, OSError) as error:
             raise NoCluster(
                 f"{' '.join(str(error).split())}; name a kubeconfig with --kubeconfig or KUBECONFIG"
             ) from error
         except (YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-            file = target.kubeconfig or listed({str(path): None for path in kubeconfigs()})
             raise NoCluster(
                 f"{file} is no kubeconfig: {' '.join(str(error).split())}; kubectl config view shows what is wrong"
             ) from error
@@ -280,6 +268,26 @@ def kubeconfigs() -> list[Path]:
     return [path for name in names.split(os.pathsep) if name and (path := Path(name).expanduser()).is_file()]
 
 
+def namespace_of(file: str, context: str | None) -> str | None:
+    """That of a context; None stands for the current one, which a kubeconfig needs not have where another is meant.
+
+    Raises:
+        Unusable: there is no such context.
+    """
+    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+    merged = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]
+    if context is not None and merged is not None:
+        named = [one["name"] for one in merged["contexts"]]
+        if context not in named:
+            raise Unusable(
+                f"--context {context}: not in the kubeconfig; it has {', '.join(sorted(named)) or 'none'}"
+            )
+    loader = KubeConfigLoader(merged, active_context=context)  # type: ignore[no-untyped-call]
+    found: str | None = loader.current_context["context"].get("namespace")
+    return found
+
+
 def message_of(data: bytes) -> str:
     """The message of a Status object, or the text itself."""
     try:
@@ -306,7 +314,3 @@ def reason(error: Exception) -> str:
     while getattr(error, "reason", None) is not None and isinstance(error.reason, Exception):  # type: ignore[attr-defined]
         error = error.reason  # type: ignore[attr-defined]
     return str(error).rpartition(": ")[2] or type(error).__name__
-
-
-def listed(names: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(names)) or "none"

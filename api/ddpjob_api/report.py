@@ -18,6 +18,8 @@ MAX_REPORT_BYTES = 65536
 """The largest `/status` a reader accepts."""
 BACKEND_MAX = 32
 """Characters of a backend's name that are reported."""
+BUCKETS_MAX = 64
+"""Buckets whose sizes are reported."""
 
 
 class Cause(StrEnum):
@@ -169,7 +171,7 @@ class InEffect:
     gradient_as_bucket_view: bool | None = None
     gradient_accumulation_steps: int | None = None
     """Backward passes per optimizer step as observed."""
-    bucket_bytes: tuple[int, ...] = limited((), max_items=64)
+    bucket_bytes: tuple[int, ...] = limited((), max_items=BUCKETS_MAX)
     """Sizes of the buckets in use (after DDP rebuilt them), the first 64."""
     world_size: int | None = None
     all_reduces: int | None = None

@@ -12,6 +12,7 @@ from tests.cli.jobs import COMMAND, ddpjob, write
 from ddpjob_cli.commands.tune import whole_numbers
 from ddpjob_cli.errors import Unusable
 from ddpjob_cli.tuning.rewriting import with_field
+from ddpjob_cli.tuning.trial import gradient_bytes
 from ddpjob_cli.tuning.verdict import NOW, Measured, Setting, best, judge, to_try
 
 SMALL, LARGE = Setting(bucket_cap_mb=1, gradient_as_bucket_view=True), Setting(bucket_cap_mb=25)
@@ -65,6 +66,23 @@ def test_buckets_that_make_no_difference_are_not_tried(
 ) -> None:
     found = to_try(caps, (True,), gradient_bytes=int(gradient_mib * (1 << 20)), now=now)
     assert found[0] == NOW
+    assert [one.bucket_cap_mb for one in found[1:]] == tried
+
+
+@pytest.mark.parametrize(
+    ("buckets", "tried"),
+    [
+        ([1 << 20] * 63, [1, 25, 100]),
+        ([1 << 20] * 64, [1, 25, 100, 200, 400]),
+        ([], [1, 25, 100, 200, 400]),
+    ],
+    ids=["all are reported", "more may be there than are reported", "none is reported"],
+)
+def test_all_buckets_are_tried_where_the_size_of_the_gradients_is_not_known(
+    buckets: list[int], tried: list[int]
+) -> None:
+    size = gradient_bytes({"ddp": {"bucketBytes": buckets}})
+    found = to_try([1, 25, 100, 200, 400], (True,), gradient_bytes=size, now={})
     assert [one.bucket_cap_mb for one in found[1:]] == tried
 
 

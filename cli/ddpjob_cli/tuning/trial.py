@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddpjob_api.report import BUCKETS_MAX
 from ddpjob_cli.errors import CommandError, Unusable
 from ddpjob_cli.local import strays
 from ddpjob_cli.local.look import LocalRun
@@ -38,8 +39,8 @@ class Trial:
     steps: int
     """To measure, after those to get warm."""
 
-    def run(self, fields: Mapping[str, Any]) -> tuple[Measured, int]:
-        """Run once with these fields of `ddp`; the measurement, and the gradients' bytes.
+    def run(self, fields: Mapping[str, Any]) -> tuple[Measured, int | None]:
+        """Run once with these fields of `ddp`; the measurement, and `gradient_bytes`.
 
         Raises:
             Unusable: the run fails, or is over before anything could be measured.
@@ -67,13 +68,12 @@ class Trial:
                 raise Unusable(
                     "\n".join([*tail, f"{self.file}: it ended before {self.steps} steps could be measured"])
                 )
-        sizes = (ending.get("ddp") or {}).get("bucketBytes") or [0]
         exposed = [value for one in paces if (value := one.exposed) is not None]
         times = [value for one in paces if (value := one.step_seconds) is not None]
         measured = Measured(
             step_seconds=median(times), exposed=median(exposed) if exposed else None, steps=paces[0].steps
         )
-        return measured, sum(sizes)
+        return measured, gradient_bytes(ending)
 
     def _watch(self, process: "subprocess.Popen[bytes]", run: LocalRun) -> list[Pace]:
         """The pace of each rank between the first warm look and the one after enough steps (or the last there was)."""
@@ -99,6 +99,12 @@ class Trial:
             and (one := pace(first[node], last[node], rank)) is not None
         ]
         return found if len(first) == len(last) else []
+
+
+def gradient_bytes(ending: Mapping[str, Any]) -> int | None:
+    """What all buckets hold; None where not all of them may have been reported."""
+    sizes: Sequence[int] = (ending.get("ddp") or {}).get("bucketBytes") or ()
+    return sum(sizes) if 0 < len(sizes) < BUCKETS_MAX else None
 
 
 def look(run: LocalRun, place: Place, warm: int, first: dict[int, Scrape], last: dict[int, Scrape]) -> None:

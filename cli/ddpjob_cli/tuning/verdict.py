@@ -3,6 +3,7 @@
 Why apart: pure; noise is dealt with here and nowhere else. Must not: run anything.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,10 +92,10 @@ def best(judged: Sequence[Judged]) -> Judged | None:
 
 
 def to_try(
-    caps: Sequence[int], views: Sequence[bool], *, gradient_bytes: int, now: Mapping[str, Any]
+    caps: Sequence[int], views: Sequence[bool], *, gradient_bytes: int | None, now: Mapping[str, Any]
 ) -> list[Setting]:
-    """What is worth a run: of buckets that hold all gradients the smallest, and nothing twice."""
-    mib = gradient_bytes / (1 << 20)
+    """What is worth a run: of buckets that hold all gradients, where it is known what these are, the smallest; nothing twice."""
+    mib = math.inf if gradient_bytes is None else gradient_bytes / (1 << 20)
     enough = [cap for cap in sorted(caps) if cap >= mib]
     useful = [cap for cap in sorted(set(caps)) if cap < mib or cap == enough[0]]
     found = [Setting(bucket_cap_mb=cap, gradient_as_bucket_view=view) for cap in useful for view in views]

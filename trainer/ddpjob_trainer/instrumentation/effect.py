@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpjob_api.codec import render
 from ddpjob_api.page import Fact, Slot
-from ddpjob_api.report import BACKEND_MAX, InEffect
+from ddpjob_api.report import BACKEND_MAX, BUCKETS_MAX, InEffect
 from ddpjob_api.spec import DDP
 from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.guard import Guard
@@ -18,7 +18,6 @@ from ddpjob_trainer.instrumentation.reducer import Reducer
 from ddpjob_trainer.worker import Worker
 
 MIB = 1024 * 1024
-MAX_BUCKETS = 64
 SHARDED = frozenset({"DTensor", "FlatParameter"})
 """Classes of parameters that are a part of a whole: FSDP2 and tensor parallelism, FSDP1."""
 
@@ -74,7 +73,7 @@ class Effect:
         for reducer in self._reducers:
             sizes = reducer.read()
             if reducer is self._reducers[0] and sizes:
-                self._model["bucket_bytes"] = sizes[:MAX_BUCKETS]
+                self._model["bucket_bytes"] = sizes[:BUCKETS_MAX]
                 self._worker.page[Slot.BUCKETS] = len(sizes)
         model = self._first() if self._first is not None else None
         if model is not None:

@@ -1,65 +1,22 @@
 """`ddpjob explain`: each case that somebody meets has a finding with words and advice."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.jobs import inside
+from tests.cli.observations import BASE, RUNNING, SPEC, conditions, failed, first_is, not_ready
 
 from ddpjob_api.blame import blame
-from ddpjob_api.codec import parse_spec
 from ddpjob_api.conditions import ADVICE, Reason
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_api.report import Failure, InEffect, JobReport, Override, Progress, RunState
 from ddpjob_api.running import how_it_runs
 from ddpjob_cli.explain.finding import Weight
 from ddpjob_cli.explain.findings import findings
-from ddpjob_cli.explain.observation import ConditionSeen, EventSeen, Observation, PodSeen
+from ddpjob_cli.explain.observation import EventSeen, Observation, PodSeen
 from ddpjob_cli.local.look import LocalRun, running
-from ddpjob_cli.ranks import Pace, Rank
-
-SPEC = parse_spec({"nodes": 2, "script": {"args": ["train.py"]}})
-BASE = Observation(name="digits", place="namespace default", spec=SPEC, nodes=2, now=1000.0)
-
-
-def conditions(**given: tuple[str, str, str]) -> dict[str, ConditionSeen]:
-    return {k: ConditionSeen(status=s, reason=r, message=m) for k, (s, r, m) in given.items()}
-
-
-def not_ready(reason: str, message: str) -> Observation:
-    return replace(BASE, conditions=conditions(PodsReady=("False", reason, message)))
-
-
-def failed(reason: str, message: str, failure: Failure | None = None) -> Observation:
-    return replace(BASE, conditions=conditions(Failed=("True", reason, message)), last_failure=failure)
-
 
 NOT_RESUMING = f"generation 2 began again at step 0: save there more often ({'x' * 460})"
-
-RUNNING = replace(
-    BASE,
-    state="Running",
-    conditions=conditions(
-        PodsReady=("True", "AllPodsReady", ""),
-        RendezvousReady=("True", "AllRanksJoined", ""),
-        Running=("True", "Training", ""),
-    ),
-    step=40,
-    total_steps=100,
-    samples_per_second=640.0,
-    eta_seconds=12.0,
-)
-
-
-def rank(number: int, *, last: float = 999.0, phase: str = "forward", **phases: float) -> Rank:
-    """Twenty steps of a tenth of a second each, unless the phases take longer."""
-    seconds = max(2.0, sum(phases.values()))
-    pace = Pace(steps=20, seconds=seconds, phases=phases, samples=320)
-    return Rank(
-        rank=number, node=number, pod=f"digits-{number}", host=f"node-{number}", step=40, phase=phase,
-        last_step_at=last, pace=pace, usual=pace,
-    )  # fmt: skip
 
 
 def unmet(cause: str, attempts: int) -> str:
@@ -272,100 +229,12 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "last failure: rank 1 (node 1): its node w2 is NotReady",
         "the node went away",
     ),
-    (
-        "one rank waits for its data",
-        replace(RUNNING, ranks=tuple(rank(n, data_wait=1.0 if n == 2 else 0.1, forward=0.6, backward_compute=0.4, comm_exposed=0.0 if n == 2 else 0.9) for n in range(4))),
-        Weight.SLOWS,
-        "rank 2 is the slowest: data_wait 50 ms a step, the others 5 ms",
-        "DataLoader",
-    ),
-    (
-        "one rank computes longer",
-        replace(
-            RUNNING,
-            ranks=tuple(
-                rank(n, forward=0.4, backward_compute=1.4 if n == 3 else 0.6, comm_exposed=0.0 if n == 3 else 0.8)
-                for n in range(4)
-            ),
-        ),
-        Weight.SLOWS,
-        "rank 3 is the slowest: backward_compute 70 ms a step, the others 30 ms",
-        "look at its node",
-    ),
-    (
-        "all ranks wait for data",
-        replace(RUNNING, ranks=tuple(rank(n, data_wait=1.2, forward=0.4, backward_compute=0.4) for n in range(2))),
-        Weight.SLOWS,
-        "waiting for data takes 60 % of the time",
-        "DataLoader workers",
-    ),
-    (
-        "all ranks wait for gradients",
-        replace(RUNNING, ranks=tuple(rank(n, comm_exposed=1.0, forward=0.6, backward_compute=0.2) for n in range(2))),
-        Weight.SLOWS,
-        "waiting for gradients takes 50 %",
-        "ddpjob tune",
-    ),
-    (
-        "no step for minutes",
-        replace(
-            RUNNING,
-            ranks=(
-                rank(0, last=700.0, phase="backward", forward=0.5),
-                rank(1, last=700.0, phase="backward", forward=0.5),
-                rank(2, last=700.0, phase="data", forward=0.5),
-            ),
-        ),
-        Weight.STOPS,
-        "no step for 5 min 0 s, usually 100 ms; rank 2 in data",
-        "collective",
-    ),
-    *(
-        (
-            f"no step while ranks are in {phase}",
-            replace(RUNNING, ranks=(rank(0, last=905.0, phase=phase, forward=0.5), rank(1, last=905.0, phase=other, forward=0.5))),
-            Weight.NOTES,
-            f"no step for 1 min 35 s, usually 100 ms; {who} in {phase}",
-            "",
-        )
-        for phase, other, who in (
-            ("evaluation", "evaluation", "ranks 0, 1"),
-            ("checkpoint", "backward", "rank 0"),
-            ("loading", "loading", "ranks 0, 1"),
-            ("starting", "starting", "ranks 0, 1"),
-        )
-    ),
-    (
-        "the operator has found the slow one",
-        replace(RUNNING, efficiency=Efficiency(slowest_rank=5, slowest_rank_cause="data_wait", slowest_node="w7"), ranks=(rank(0),)),
-        Weight.SLOWS,
-        "rank 5 makes the others wait, in data_wait",
-        "ddpjob top digits",
-    ),
-    (
-        "who was slow for long is not any more, and all wait for gradients",
-        replace(
-            RUNNING,
-            efficiency=Efficiency(exposed_communication_percent=50, data_wait_percent=0),
-            ranks=tuple(rank(n, data_wait=0.6 if n == 2 else 0.0, forward=0.4, comm_exposed=0.4 if n == 2 else 1.0) for n in range(4)),
-        ),
-        Weight.SLOWS,
-        "waiting for gradients takes 50 %",
-        "ddpjob tune",
-    ),
     ("all is well", RUNNING, Weight.FINE, "nothing is in its way: step 40 of 100, 640 samples/s, ETA 12 s", ""),
     (
         "all is well, and the coordinator has measured it",
         replace(RUNNING, efficiency=Efficiency(exposed_communication_percent=9, data_wait_percent=4, ddp_efficiency_percent=91)),
         Weight.FINE,
         "640 samples/s, ETA 12 s, DDP efficiency 91 %",
-        "",
-    ),
-    (
-        "healthy ranks, unevenly busy",
-        replace(RUNNING, ranks=tuple(rank(n, forward=0.6 + 0.04 * n, backward_compute=0.8, data_wait=0.02 * n) for n in range(4))),
-        Weight.FINE,
-        "nothing is in its way",
         "",
     ),
     (
@@ -382,11 +251,7 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
     ("seen", "weight", "what", "do"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_the_first_finding_is_the_cause(seen: Observation, weight: Weight, what: str, do: str) -> None:
-    found = findings(seen)
-    assert (found[0].weight, what in found[0].what, do in found[0].do) == (weight, True, True), found[0]
-    assert [finding.weight for finding in found] == sorted(finding.weight for finding in found)
-    smooth = any("nothing is in its way" in finding.what for finding in found)
-    assert not smooth or weight is Weight.FINE, found
+    first_is(seen, weight, what, do)
 
 
 PEER, SERVER = "a rank waited too long for another", "did not answer in time"
@@ -480,56 +345,11 @@ def test_what_to_do_something_about_in_a_job_that_runs_is_said_once(
     assert [found.what.partition(":")[0] for found in others] == ["it runs"]
 
 
-def test_what_waiting_costs_is_noted_beside_what_makes_it_slow() -> None:
-    told = Efficiency(exposed_communication_percent=50, ddp_efficiency_percent=48)
-    waiting = tuple(rank(n, comm_exposed=1.0, forward=0.6, backward_compute=0.2) for n in range(2))
-    found = findings(replace(RUNNING, efficiency=told, ranks=waiting))
-    assert [(f.weight, f.what.partition(":")[0]) for f in found] == [
-        (Weight.SLOWS, "waiting for gradients takes 50 % of the time on the median rank"),
-        (Weight.NOTES, "DDP efficiency 48 %"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("now", "since_it_began", "said"),
-    [
-        (
-            35,
-            {"data_wait": 0.05, "forward": 0.95},
-            ["waiting for data takes 35 % of the time on the median rank"],
-        ),
-        (4, {"data_wait": 0.5, "forward": 0.5}, []),
-    ],
-    ids=["it has begun", "it is over"],
-)
-def test_waiting_is_that_of_the_last_minute_where_the_coordinator_says_it(
-    now: int, since_it_began: dict[str, float], said: list[str]
-) -> None:
-    """The event that tells of it is left out for the same reason."""
-    told = Efficiency(exposed_communication_percent=9, data_wait_percent=now)
-    event = EventSeen(about="job digits", reason="LowEfficiency", message="ranks waited much", warning=True)
-    ranks = tuple(rank(n, **since_it_began) for n in range(2))
-    found = findings(replace(RUNNING, efficiency=told, ranks=ranks, events=(event,)))
-    assert [f.what for f in found if f.weight is not Weight.FINE] == said
-
-
 def test_a_failure_whose_event_was_cut_is_told_once() -> None:
     failure = Failure(reason=Reason.PROGRAM_FAILED, rank=1, node=1, message="x" * 1000)
     event = EventSeen(about="job digits", reason="ProgramFailed", message=blame(failure), warning=True)
     found = findings(replace(RUNNING, last_failure=failure, events=(event,)))
     assert len([f for f in found if "xxx" in f.what]) == 1
-
-
-@pytest.mark.parametrize("ranks_seen", [True, False])
-def test_an_event_about_speed_is_told_only_where_the_ranks_themselves_are_not_seen(ranks_seen: bool) -> None:
-    events = tuple(
-        EventSeen(about="job digits", reason=reason, message=f"{reason} once", warning=True)
-        for reason in ("Straggler", "LowEfficiency")
-    )
-    ranks = tuple(rank(n, forward=0.6, backward_compute=0.8) for n in range(2)) if ranks_seen else ()
-    found = findings(replace(RUNNING, events=events, ranks=ranks))
-    told = [f.what for f in found if f.weight is Weight.NOTES]
-    assert told == ([] if ranks_seen else ["LowEfficiency: LowEfficiency once", "Straggler: Straggler once"])
 
 
 def test_what_is_only_worth_knowing_comes_after_the_cause() -> None:
@@ -552,80 +372,3 @@ def test_what_is_only_worth_knowing_comes_after_the_cause() -> None:
         (Weight.FINE, ""),
     ]
     assert "FailedMount: timed out (7 times)" in found[3].what
-
-
-def test_a_failed_local_run_is_explained_from_its_folder(tmp_path: Path) -> None:
-    run = tmp_path / ".ddpjob" / "digits"
-    run.mkdir(parents=True)
-    (run / "state.json").write_text("{}")
-    failure = {"reason": "ProgramFailed", "rank": 1, "message": "ModuleNotFoundError: No module named 'timm'"}
-    last = {
-        "name": "digits",
-        "outcome": "Failed",
-        "exitCode": 1,
-        "message": "failed: rank 1",
-        "lastFailure": failure,
-    }
-    (run / "last.json").write_text(json.dumps(last))
-    result = inside("explain", "digits", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("digits (.ddpjob/digits): Failed\nstops  failed: rank 1")
-    assert "the image has no timm" in result.stdout
-    found = json.loads(inside("explain", "--dir", str(run), "--json", cwd=tmp_path).stdout)
-    assert (found["state"], found["findings"][0]["weight"]) == ("Failed", "stops")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["explain"], 2, "which job? give its NAME"),
-        (["explain", "--dir", "nothing"], 2, "nothing has run there"),
-        (["explain", "digits", "--kubeconfig", "nothing"], 2, "no cluster to ask"),
-        (["explain", "digits", "--kubeconfig", "config", "--context", "other"], 2, "it has here"),
-        (["explain", "digits", "--kubeconfig", "config"], 69, "https://127.0.0.1:1 does not answer"),
-        (
-            ["explain", "digits"],
-            2,
-            "there is no run digits in .ddpjob of this folder, and no cluster to ask: there is no kubeconfig",
-        ),
-        (["top"], 2, "no cluster to ask: there is no kubeconfig"),
-        (["explain", "../digits"], 2, "'../digits' is no name of a job"),
-        (["logs", "", "-n", "team"], 2, "'' is no name of a job: it must start with a lower-case letter"),
-        (["logs", "a" * 41], 2, "at most 40 characters long"),
-        (["top", "--kubeconfig", "half"], 2, "half is no kubeconfig: while parsing"),
-        (["top", "--kubeconfig", "word"], 2, "word is no kubeconfig: "),
-        (["top", "--kubeconfig", "."], 2, "Is a directory"),
-        (
-            ["top", "--kubeconfig", "plugin"],
-            2,
-            "the kubeconfig's way to log in failed: [Errno 2] No such file",
-        ),
-        (["report", "digits", "-o", "none/x.html", "--kubeconfig", "half"], 2, "half is no kubeconfig"),
-    ],
-)
-def test_what_cannot_be_asked_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "here", "cluster": {"server": "https://127.0.0.1:1"}}],
-        "users": [{"name": "me", "user": {"token": "x"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-        "current-context": "here",
-    }
-    (tmp_path / "config").write_text(json.dumps(config))
-    (tmp_path / "half").write_text("clusters: [")
-    (tmp_path / "word").write_text("hello")
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "no-such-plugin",
-        "interactiveMode": "Never",
-    }
-    (tmp_path / "plugin").write_text(
-        json.dumps({**config, "users": [{"name": "me", "user": {"exec": plugin}}]})
-    )
-    result = inside(*arguments, cwd=tmp_path, KUBECONFIG="")
-    assert (result.returncode, words in result.stderr) == (code, True), result.stderr
-    assert "Traceback" not in result.stderr

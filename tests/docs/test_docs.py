@@ -51,7 +51,7 @@ COVERED = {
     "ddpjob run examples/torchrun.yaml": "tests/cli/test_train.py::test_a_command_runs_over_two_nodes",
     "ddpjob run examples/accelerate-launch.yaml": "tests/cli/test_train.py::test_a_command_runs_over_two_nodes",
     "ddpjob run examples/hf-guide.yaml --backend Gloo": "tests/cli/test_train.py::test_the_guides_values",
-    "ddpjob explain digits": "tests/cli/test_explain.py::test_a_failed_local_run_is_explained_from_its_folder",
+    "ddpjob explain digits": "tests/cli/test_explain_command.py::test_a_failed_local_run_is_explained_from_its_folder",
     "ddpjob explain NAME --stacks": "tests/cli/test_hangs.py::test_the_stacks_of_a_local_run",
     "ddpjob top digits": "tests/cli/test_top.py::test_a_run_is_seen_from_outside_while_it_runs_and_afterwards",
     "ddpjob logs digits --rank 1": "tests/cli/test_logs.py::test_the_logs_of_a_local_run",

@@ -8,7 +8,18 @@ import pytest
 from tests.trainer.launcher.local import free_ports
 from tests.trainer.launcher.world import coordinator, hello
 
-from ddpjob_api.messages import MAX_LINE_BYTES, PROTOCOL, Beat, Challenge, decode, encode, prove
+from ddpjob_api.messages import (
+    MAX_LINE_BYTES,
+    PROTOCOL,
+    Beat,
+    Challenge,
+    Finish,
+    Hello,
+    Welcome,
+    decode,
+    encode,
+    prove,
+)
 from ddpjob_trainer.launcher import server as server_module
 from ddpjob_trainer.launcher.link import Link
 from ddpjob_trainer.launcher.server import Server
@@ -28,11 +39,27 @@ class Listening:
         self.writers.append(writer)
         return reader, writer
 
+    async def join(self) -> asyncio.StreamReader:
+        """A launcher that has proved itself, and says nothing more."""
+        reader, writer = await self.open()
+        challenge = decode(await reader.readline())
+        assert isinstance(challenge, Challenge)
+        proof = prove(TOKEN, "launcher", challenge.nonce, "mine")
+        writer.write(encode(Hello(protocol=PROTOCOL, nonce="mine", proof=proof, node=0, incarnation=0)))
+        assert isinstance(decode(await reader.readline()), Welcome)
+        return reader
+
     async def close(self) -> None:
         for writer in self.writers:
             writer.close()
             await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
         await self.server.close()
+
+
+def patience(monkeypatch: pytest.MonkeyPatch, silence_seconds: float) -> None:
+    """How long a peer may be silent."""
+    receive = Lines.receive
+    monkeypatch.setattr(Lines, "receive", lambda self, seconds=silence_seconds: receive(self, seconds))
 
 
 @pytest.fixture
@@ -92,19 +119,36 @@ async def test_another_protocol_is_told_so(listening: Listening) -> None:
 
 
 async def test_a_silent_launcher_is_lost(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = Lines.receive
-    monkeypatch.setattr(Lines, "receive", lambda self, seconds=0.5: receive(self, seconds))
-    reader, writer = await listening.open()
-    challenge = decode(await reader.readline())
-    assert isinstance(challenge, Challenge)
-    proof = prove(TOKEN, "launcher", challenge.nonce, "mine")
-    writer.write(
-        encode(hello(0).__class__(protocol=PROTOCOL, nonce="mine", proof=proof, node=0, incarnation=0))
-    )
-    async with asyncio.timeout(20):
-        while await reader.readline():
-            pass
+    patience(monkeypatch, 0.5)
+    reader = await listening.join()
+    await asyncio.wait_for(reader.read(), 20)
     assert any("silent" in text for text in listening.said)
+
+
+async def test_a_coordinator_that_goes_alone_lets_the_others_go_at_once(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FINISH_SECONDS", 3600.0)
+    patience(monkeypatch, 3600.0)
+    reader = await listening.join()
+    await asyncio.wait_for(listening.server.close(), 20)
+    await asyncio.wait_for(reader.read(), 20)
+
+
+async def test_the_coordinator_of_a_job_that_is_over_stays_until_its_launchers_have_gone(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FINISH_SECONDS", 3600.0)
+    patience(monkeypatch, 3600.0)
+    listening.server.stop_job()
+    reader = await listening.join()
+    closing = asyncio.create_task(listening.server.close())
+    async with asyncio.timeout(20):
+        assert isinstance(decode(await reader.readline()), Finish)
+        assert isinstance(decode(await reader.readline()), Beat)
+        assert not closing.done()
+        listening.writers[-1].close()
+        await closing
 
 
 async def test_a_coordinator_without_the_token_is_not_obeyed() -> None:

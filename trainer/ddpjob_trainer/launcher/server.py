@@ -58,10 +58,13 @@ class Server:
         self._ticking = self._keep(self._clock())
 
     async def close(self) -> None:
-        """Stay until every launcher has gone (bounded), then stop listening."""
+        """Stay until every launcher has gone (bounded), if the job is over, then stop listening.
+
+        If it is not, the others wait for the next coordinator, and must not obey one that can do nothing more meanwhile.
+        """
         loop = asyncio.get_running_loop()
         end = loop.time() + FINISH_SECONDS
-        while self._tasks - {self._ticking} and loop.time() < end:
+        while self.core.final is not None and self._tasks - {self._ticking} and loop.time() < end:
             await asyncio.wait(self._tasks - {self._ticking}, timeout=end - loop.time())
         if self._server is not None:
             self._server.close()

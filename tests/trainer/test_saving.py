@@ -80,6 +80,17 @@ def test_where_nothing_was_saved_the_advice_is_to_save(
     assert "no complete checkpoint is in" in setting.notices.begins_anew
 
 
+def test_where_what_was_saved_is_not_whole_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Setting(tmp_path)
+    monkeypatch.setenv(WorkerEnv.RESUME, "")
+    (setting.directory / "checkpoint-5").mkdir(parents=True)
+    setting.saving.first_step()
+    assert setting.notices.begins_anew is not None
+    assert "(the newest, checkpoint-5: trainer_state.json" in setting.notices.begins_anew
+
+
 def test_the_first_generation_and_one_that_went_on_are_not_warned(tmp_path: Path) -> None:
     first = Setting(tmp_path, generation=1)
     first.saving.first_step()

@@ -209,6 +209,54 @@ def test_a_folder_called_checkpoint_is_whose_files_it_has(tmp_path: Path) -> Non
     assert [each.layout for each in find(tmp_path / "hf")] == [Layout.TRAINER, Layout.TRAINER]
 
 
+def saved_by_hand(folder: Path, *, at: float, state: bool = True) -> Path:
+    """As `model.save_pretrained` and a `torch.save` of the rest leave it."""
+    folder.mkdir(parents=True)
+    safetensors(folder / "model.safetensors")
+    os.utime(folder / "model.safetensors", (at, at))
+    if state:
+        written(folder / "training_state.pt", at=at)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["checkpoint-{}", "step_{}"])
+def test_weights_and_a_state_of_the_programs_own_are_one_checkpoint(tmp_path: Path, name: str) -> None:
+    folders = [saved_by_hand(tmp_path / name.format(step), at=step) for step in (100, 200)]
+    saved_by_hand(tmp_path / name.format(300), at=300, state=False)  # killed before the state
+    assert newest(tmp_path) == folders[1]
+    cut(folders[1] / "model.safetensors")
+    chosen, passed_over = choose(find(tmp_path))
+    assert (chosen, [each.path for each in passed_over]) == (folders[0], [folders[1]])
+
+
+def test_a_file_beside_exported_weights_is_still_the_checkpoint(tmp_path: Path) -> None:
+    folder = saved_by_hand(tmp_path / "run", at=1)
+    assert newest(tmp_path) == folder / "training_state.pt"
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_folders_of_torchs_distributed_checkpoint_are_offered(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    file = written(tmp_path / "last.pt", at=1)
+    for name in ("checkpoint-100", "run/step_200"):
+        dcp.save({"w": torch.ones(2)}, checkpoint_id=tmp_path / name)
+        assert newest(tmp_path) == tmp_path / name
+        (tmp_path / name / ".metadata").unlink()
+        chosen, passed_over = choose(find(tmp_path))
+        assert chosen == file
+        assert passed_over[-1].problem == f"{(tmp_path / name).name} has no .metadata, which is written last"
+
+
+@pytest.mark.parametrize("name", ["checkpoint-5", "step-5"])
+def test_of_shards_in_parts_the_folder_around_them_is_named(tmp_path: Path, name: str) -> None:
+    sharded(tmp_path / name, "model", "optim")
+    written(tmp_path / name / "extra.pt", at=1)
+    assert newest(tmp_path) == tmp_path / name
+    (tmp_path / name / "optim" / ".metadata").unlink()
+    assert newest(tmp_path) is None
+
+
 def test_the_step_counts_where_each_framework_says_it_and_else_the_time(tmp_path: Path) -> None:
     latest = trainer(tmp_path / "a", 40, at=1)
     trainer(tmp_path / "b", 30, at=2)

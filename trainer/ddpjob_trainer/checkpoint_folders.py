@@ -29,6 +29,8 @@ FILE = re.compile(
 SHARDED = re.compile(r"^(pytorch_model_fsdp|optimizer)_\d+$")
 FSDP_WEIGHTS = re.compile(r"^pytorch_model_fsdp(_\d+)?(_rank\d+)?(\.bin)?$")
 FSDP_OPTIMIZER = re.compile(r"^optimizer_\d+(_rank\d+\.bin)?$")
+METADATA = ".metadata"
+SHARD_SUFFIX = ".distcp"
 DEEPSPEED = re.compile(r"^(global_step\d+|pytorch_model(_\d+)?|latest)$")
 ACCELERATE = re.compile(
     rf"^(optimizer\.bin|random_states_\d+\.pkl|pytorch_model_fsdp.*|{re.escape(WRITING)})$"
@@ -45,6 +47,11 @@ def names_in(path: Path) -> set[str]:
 
 def is_accelerate(path: Path) -> bool:
     return any(ACCELERATE.match(name) for name in names_in(path))
+
+
+def is_sharded(path: Path) -> bool:
+    """Whether torch.distributed.checkpoint has written there, or begun to."""
+    return any(name == METADATA or name.endswith(SHARD_SUFFIX) for name in names_in(path))
 
 
 def lacks_optimizer(names: set[str]) -> bool:
@@ -92,11 +99,15 @@ def of_files(path: Path, names: set[str]) -> str | None:
         problem = None
         if FILE.match(name):
             problem = of_file(path / name)
-        elif SHARDED.match(name) and not (path / name / ".metadata").exists():
-            problem = f"{name} has no .metadata, which is written last"
+        elif SHARDED.match(name):
+            problem = of_shards(path / name)
         if problem is not None:
             return problem
     return None
+
+
+def of_shards(path: Path) -> str | None:
+    return None if (path / METADATA).exists() else f"{path.name} has no {METADATA}, which is written last"
 
 
 def of_index(path: Path, name: str) -> str | None:

@@ -1,8 +1,8 @@
 """Checkpoints that scripts leave by themselves: which are complete, and which is the newest.
 
 Known layouts, up to five folders deep: Hugging Face's Trainer (`checkpoint-<step>/`), Lightning (`*.ckpt`),
-Accelerate (`save_state`: a folder of whatever name). Where there is none of a framework's: files of `torch.save` in the
-directory and in its folders. What is whole, each file and folder says itself (`checkpoint_files.py`,
+Accelerate (`save_state`: a folder of whatever name). Where there is none of a framework's: folders of
+torch.distributed.checkpoint, and files of `torch.save` in the directory and in its folders. What is whole, each file and folder says itself (`checkpoint_files.py`,
 `checkpoint_folders.py`).
 
 The newest is the one of the highest step where each complete one has its step from its framework (the Trainer,
@@ -23,12 +23,16 @@ from pathlib import Path
 
 from ddpjob_trainer.checkpoint_files import LIGHTNING_VERSION, content, of_file, saved_by_torch, step_in
 from ddpjob_trainer.checkpoint_folders import (
+    FILE,
     INDEXES,
     TRAINER_STATE,
     WEIGHTS,
     is_accelerate,
+    is_sharded,
     names_in,
     of_accelerate,
+    of_index,
+    of_shards,
     of_trainer,
 )
 
@@ -46,6 +50,8 @@ PART = re.compile(
     r"(?<![a-z])(optimi[sz]ers?|optim|opt|sched|schedulers?|scaler|rng|rank|shard)(?![a-z])", re.IGNORECASE
 )
 """In the name of a file that is only a part of a checkpoint."""
+OF_ONE_STEP = re.compile(r"(checkpoint|ckpt|step|epoch|iter)\D*\d+$", re.IGNORECASE)
+"""The name of a folder that a program makes for one checkpoint, so that all in it belongs together."""
 BEST = re.compile("best", re.IGNORECASE)
 """In the name of a file that is kept for its quality."""
 
@@ -56,7 +62,13 @@ class Layout(Enum):
     TRAINER = auto()
     LIGHTNING = auto()
     ACCELERATE = auto()
+    SHARDED = auto()
+    """By torch.distributed.checkpoint, which FSDP2 is saved with."""
     TORCH = auto()
+
+
+OWN = (Layout.SHARDED, Layout.TORCH)
+"""What a program saves and loads by itself, without a framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +91,13 @@ def find(directory: Path) -> tuple[Found, ...]:
     found = list(look(directory, 0))
     if is_accelerate(directory):
         found.append(accelerate_checkpoint(directory))
-    of_frameworks = [each for each in found if each.layout is not Layout.TORCH]
+    of_frameworks = [each for each in found if each.layout not in OWN]
     folders = [each for each in found if each.path.is_dir()]
-    # Beside a framework's, a file is an export; beside folders of parts, it is what a kill left of one.
-    return in_order(of_frameworks or folders or found)
+    # Beside a framework's, a file is an export; beside folders of parts, it is what a kill left of one; beside shards
+    # that are whole, it is what goes with them.
+    if all(each.layout is Layout.SHARDED and each.problem for each in folders):
+        folders = found
+    return in_order(of_frameworks or folders)
 
 
 def in_order(found: Sequence[Found]) -> tuple[Found, ...]:
@@ -117,7 +132,7 @@ def offer(directory: Path, say: Callable[[str], None] | None) -> str:
     """
     chosen, passed_over = choose(find(directory))
     for each in passed_over:
-        if say is not None and each.layout in (Layout.ACCELERATE, Layout.TORCH):
+        if say is not None and each.layout in (Layout.ACCELERATE, *OWN):
             say(f"checkpoint {each.path} is passed over: {each.problem}")
     return str(chosen or "")
 
@@ -138,6 +153,8 @@ def look(directory: Path, depth: int) -> Iterator[Found]:
     except OSError:
         return
     files: list[Path] = []
+    # Two programs do not save in one directory: what a kill left without a sign of whose it is, is its siblings'.
+    of_program = any(FOLDER.match(entry.name) and is_own(Path(entry.path)) for entry in entries)
     for entry in entries:
         path = Path(entry.path)
         if entry.name.startswith("."):
@@ -148,10 +165,12 @@ def look(directory: Path, depth: int) -> Iterator[Found]:
             continue
         if not is_folder:
             files.append(path)
-        elif (match := FOLDER.match(entry.name)) and is_trainer(path):
+        elif (match := FOLDER.match(entry.name)) and is_trainer(path, of_program=of_program):
             yield trainer_checkpoint(path, int(match[1]))
         elif is_accelerate(path):
             yield accelerate_checkpoint(path)
+        elif path.suffix != ".ckpt" and (parts := shards_of(path)):
+            yield sharded_checkpoint(path, parts)
         elif depth < MAX_DEPTH and path.suffix != ".ckpt":  # shards of one of Lightning's
             yield from look(path, depth + 1)
     ours = {path: found for path in files if (found := lightning_checkpoint(path)) is not None}
@@ -160,14 +179,39 @@ def look(directory: Path, depth: int) -> Iterator[Found]:
         yield from torch_checkpoints(directory, [path for path in files if path not in ours])
 
 
-def is_trainer(path: Path) -> bool:
-    """Whether a folder called `checkpoint-<number>` is the Trainer's; other programs call theirs the same."""
+def is_trainer(path: Path, *, of_program: bool) -> bool:
+    """Whether a folder called `checkpoint-<number>` is the Trainer's; other programs call theirs the same.
+
+    `of_program`: folders beside it are a program's own.
+    """
     names = names_in(path)
     if TRAINER_STATE in names:
         return True
-    if is_accelerate(path):
+    if of_program or is_accelerate(path):
         return False
     return not names.isdisjoint(WEIGHTS + INDEXES) or not any(name.endswith(TORCH_SUFFIXES) for name in names)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a folder holds what the Trainer never writes, and a loop of the program's own may."""
+    names = names_in(path)
+    if TRAINER_STATE in names or is_accelerate(path):
+        return False
+    foreign = any(name.endswith(TORCH_SUFFIXES) and not FILE.match(name) for name in names)
+    return foreign or bool(shards_of(path))
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The folders of torch.distributed.checkpoint's that are one checkpoint: this one, or those of its parts."""
+    if is_sharded(path):
+        return [path]
+    if not OF_ONE_STEP.search(path.name):
+        return []
+    return [
+        path / name
+        for name in sorted(names_in(path))
+        if not OF_ONE_STEP.search(name) and is_sharded(path / name)
+    ]
 
 
 def trainer_checkpoint(path: Path, step: int, *, only_model: bool = False) -> Found:
@@ -178,6 +222,13 @@ def trainer_checkpoint(path: Path, step: int, *, only_model: bool = False) -> Fo
 def accelerate_checkpoint(path: Path) -> Found:
     problem = of_accelerate(path)
     return Found(path=path, layout=Layout.ACCELERATE, step=None, modified=modified(path), problem=problem)
+
+
+def sharded_checkpoint(path: Path, parts: Sequence[Path]) -> Found:
+    files = [each for each in sorted(path.iterdir()) if each.suffix in TORCH_SUFFIXES]
+    problems = [*map(of_shards, parts), *(saved.problem for each in files if (saved := saved_by_torch(each)))]
+    problem = next(filter(None, problems), None)
+    return Found(path=path, layout=Layout.SHARDED, step=None, modified=modified(path), problem=problem)
 
 
 def lightning_checkpoint(path: Path) -> Found | None:
@@ -224,9 +275,13 @@ def torch_checkpoints(directory: Path, files: Sequence[Path]) -> Iterator[Found]
         for path in files
         if path.suffix in TORCH_SUFFIXES and (found := saved_by_torch(path)) is not None
     }
-    if any(PART.search(path.stem) for path in saved):
-        tensors = [of_file(path) for path in files if path.suffix == ".safetensors"]
-        problem = next(filter(None, [*saved.values(), *tensors]), None)
+    with_weights = OF_ONE_STEP.search(directory.name) and any(
+        path.name in WEIGHTS + INDEXES for path in files
+    )
+    if saved and (with_weights or any(PART.search(path.stem) for path in saved)):
+        tensors = [of_file(path) for path in files if path.suffix == ".safetensors" or path.name in WEIGHTS]
+        indexes = [of_index(directory, path.name) for path in files if path.name in INDEXES]
+        problem = next(filter(None, [*saved.values(), *tensors, *indexes]), None)
         at = max(modified(path) for path in saved)
         yield Found(path=directory, layout=Layout.TORCH, step=None, modified=at, problem=problem)
         return

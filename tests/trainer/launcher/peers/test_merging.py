@@ -58,6 +58,7 @@ def test_every_node_has_the_newest_of_every_file_and_nothing_is_lost(
 ) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     put(a, {"checkpoint-10/model.bin": "m10", "checkpoint-10/rng_0": "r0", "last.ckpt": "old"}, 100)
+    put(a, {"step_10/__0_0.distcp": "s0", "step_10/.metadata": "shards"}, 100)
     put(b, {"checkpoint-10/rng_1": "r1", "last.ckpt": "new", "term": "3"}, 200)
     (b / "checkpoint-10" / "link").symlink_to("/etc/passwd")
     (b / ".hidden").write_text("mine")
@@ -70,6 +71,8 @@ def test_every_node_has_the_newest_of_every_file_and_nothing_is_lost(
         "checkpoint-10/rng_0": "r0",
         "checkpoint-10/rng_1": "r1",
         "last.ckpt": "new",
+        "step_10/.metadata": "shards",
+        "step_10/__0_0.distcp": "s0",
     }
     assert found(a) == expected
     assert (b / "checkpoint-10" / "link").is_symlink()

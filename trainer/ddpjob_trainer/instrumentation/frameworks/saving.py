@@ -232,8 +232,11 @@ class Saving:
                 f"{WorkerEnv.RESUME} names"
             )
         else:
+            directory = self._worker.checkpoint_dir
+            damaged = [each for each in find(directory) if each.problem] if directory is not None else []
+            newest = f" (the newest, {damaged[-1].path.name}: {damaged[-1].problem})" if damaged else ""
             advice = (
-                f"no complete checkpoint is in {self._worker.checkpoint_dir}; save there more often (checkpoint.everySteps "
+                f"no complete checkpoint is in {directory}{newest}; save there more often (checkpoint.everySteps "
                 f"does it for Hugging Face's Trainer and Lightning; others find the folder in {WorkerEnv.CHECKPOINT_DIR})"
             )
         self._notices.not_resuming(f"generation {self._worker.generation} began again at step 0: {advice}")

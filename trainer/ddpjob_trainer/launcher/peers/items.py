@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpjob_trainer.checkpoint_folders import METADATA
 from ddpjob_trainer.checkpoints import MANIFEST, READ_BYTES, read_manifest
 from ddpjob_trainer.launcher.peers.shelf import Shelf
 
@@ -142,7 +143,7 @@ def computed(path: Path) -> dict[str, Entry]:
 
 
 def plain_files(path: Path) -> Iterator[str]:
-    """The files of an item, without links and what is only half written."""
+    """The files of an item, without links and what is only half written; shards are nothing without their metadata."""
     if path.is_file():
         yield ""
         return
@@ -151,7 +152,7 @@ def plain_files(path: Path) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not hidden(name))
         for name in sorted(names):
             found = Path(folder, name)
-            if hidden(name) or not stat.S_ISREG(found.lstat().st_mode):
+            if (hidden(name) and name != METADATA) or not stat.S_ISREG(found.lstat().st_mode):
                 continue
             count += 1
             if count > MAX_FILES:

@@ -1,5 +1,6 @@
 """Whose steps are the training's, and what is said of several models."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,67 @@ def test_a_critic_that_steps_more_often_does_not_take_the_training_over(clock: C
         assert clock.step_ends(generator)
         assert not any(clock.step_ends(critic) for _ in range(SUCCEEDS_AFTER))
     assert worker.page[Slot.STEP] == 10
+
+
+@dataclass
+class Ranks:
+    """What this rank does with the others, and what it does alone."""
+
+    clock: Clock
+    page: Page
+    collectives: int = 1
+
+    def __post_init__(self) -> None:
+        self.clock.collectives = lambda: self.collectives
+
+    def together(self, optimizer: Optimizer, *, synced: bool = True) -> bool:
+        if synced:
+            self.clock.forward(synced=True, share=0.0, on_device=None)
+        self.collectives += 1
+        return self.alone(optimizer)
+
+    def alone(self, optimizer: Optimizer) -> bool:
+        self.clock.backward_begins()
+        self.clock.backward_ends()
+        if not self.clock.step_ends(optimizer):
+            return False
+        self.page[Slot.COLLECTIVE_SEQUENCE] = self.collectives
+        return True
+
+
+def test_what_one_rank_fits_while_the_others_wait_is_no_training(clock: Clock, worker: Worker) -> None:
+    """Counted there alone, its step would be ahead of theirs, and a stop would take it away from their collectives."""
+    ranks = Ranks(clock, worker.page)
+    clock.model_made()
+    calibration, trained, critic, probe = (Optimizer() for _ in range(4))
+    assert not any(ranks.alone(calibration) for _ in range(200)), "nor before the first step"
+    for step in range(1, 11):
+        assert ranks.together(trained)
+        assert not ranks.together(critic)
+        assert not any(ranks.alone(probe) for _ in range(200))
+        assert worker.page[Slot.STEP] == step
+        assert step == 1 or worker.page[Slot.OBSERVED_ACCUMULATION] == 1, "its passes are none of the window"
+    del trained
+    assert not any(ranks.alone(probe) for _ in range(200)), "nor when the training is over"
+    assert worker.page[Slot.STEP] == 10
+
+
+@pytest.mark.parametrize("synced", [True, False], ids=["in DDP", "in collectives of its own"])
+def test_a_training_in_which_ranks_meet_follows_another(clock: Clock, worker: Worker, synced: bool) -> None:
+    ranks = Ranks(clock, worker.page)
+    clock.model_made()
+    first, second = Optimizer(), Optimizer()
+    assert all(ranks.together(first) for _ in range(3))
+    assert sum(ranks.together(second, synced=synced) for _ in range(40)) == 40 - SUCCEEDS_AFTER
+    assert worker.page[Slot.STEP] == 43 - SUCCEEDS_AFTER
+
+
+def test_steps_are_counted_where_no_collectives_are(clock: Clock, worker: Worker) -> None:
+    ranks = Ranks(clock, worker.page, collectives=0)
+    clock.model_made()
+    first, second = Optimizer(), Optimizer()
+    assert ranks.alone(first)
+    assert sum(ranks.alone(second) for _ in range(40)) == 40 - SUCCEEDS_AFTER
 
 
 @pytest.mark.parametrize(("models", "said"), [(1, 1), (2, 0)])

@@ -74,3 +74,30 @@ def test_ranks_that_never_meet_are_told(tmp_path: Path, world_size: int, said: i
     sentence = "each of the 2 ranks trains a model of its own"
     assert first.stderr.count(sentence) == said
     assert sum(sentence in warning for warning in first.effect.warnings) == said
+
+
+PROBED = (
+    TRAIN
+    + """
+model, optimizer = wrapped()
+for epoch in range(3):
+    train(model, optimizer, 4)
+    if dist.get_rank() == 0:
+        head = torch.nn.Linear(4, 1)
+        descent = torch.optim.SGD(head.parameters(), lr=0.1)
+        for step in range(100):
+            head(torch.ones(2, 4)).sum().backward()
+            descent.step()
+    dist.barrier()
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_probe_that_one_rank_fits_leaves_the_ranks_at_one_step(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(PROBED)
+    ranks = run(tmp_path, [str(program)])
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr
+    assert [rank[Slot.STEP] for rank in ranks] == [12, 12]
+    assert [rank[Slot.OBSERVED_ACCUMULATION] for rank in ranks] == [2, 2]

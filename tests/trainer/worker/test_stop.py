@@ -55,6 +55,15 @@ for _ in range(steps):
         with torch.no_grad():
             model(torch.ones(2, 8))
         evaluated += 1
+    if kind == "probe" and done == 3:
+        if dist.get_rank() == 0:
+            head = torch.nn.Linear(8, 1)
+            descent = torch.optim.SGD(head.parameters(), lr=0.1)
+            for _ in range(3):
+                head(torch.ones(2, 8)).sum().backward()
+                descent.step()
+        dist.barrier()
+        evaluated += 1
 print("ended by itself")
 """
 
@@ -72,6 +81,7 @@ def stopped(folder: Folder, kind: str, *, steps: int = 100, world_size: int = 1)
     [
         pytest.param("sharded", 2, id="the next forward pass; an optimizer inside another one"),
         pytest.param("evaluation", 1, id="after an evaluation"),
+        pytest.param("probe", 2, id="after a probe that one rank fits"),
         pytest.param("backward", 1, id="without DDP, the next backward pass"),
         pytest.param("step", 1, id="where no pass is seen, the next step"),
     ],
@@ -81,7 +91,7 @@ def test_callbacks_see_a_step_with_all_that_the_program_does_after_it(
 ) -> None:
     for rank in stopped(folder, kind, world_size=world_size):
         assert rank.returncode == 85, rank.stderr
-        evaluated = int(kind == "evaluation")
+        evaluated = int(kind in {"evaluation", "probe"})
         assert rank.printed == {"steps": STOP_AT, "scheduled": STOP_AT, "evaluated": evaluated, "equal": True}
         assert (rank[Slot.STEP], rank[Slot.EXIT_CODE]) == (STOP_AT, 85)
 

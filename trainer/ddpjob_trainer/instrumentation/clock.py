@@ -37,6 +37,7 @@ MICRO_BATCHES, MICRO_BATCHES_SYNCED = int(Slot.MICRO_BATCHES), int(Slot.MICRO_BA
 BACKWARDS, ACCUMULATION = int(Slot.BACKWARDS), int(Slot.OBSERVED_ACCUMULATION)
 LOSS, LEARNING_RATE = int(Slot.LOSS), int(Slot.LEARNING_RATE)
 UNMEASURED = int(Slot.UNMEASURED)
+SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 DATA_SECONDS, OTHER_SECONDS = int(Slot.DATA_SECONDS), int(Slot.OTHER_SECONDS)
 COMM_EXPOSED_SECONDS, STEP_DURATIONS = int(Slot.COMM_EXPOSED_SECONDS), int(Slot.STEP_DURATIONS)
 
@@ -65,7 +66,8 @@ class Clock:
     """The counts of this process.
 
     One optimizer is primary, the first that steps; its steps are the training's, until another training follows in the
-    same process. All ranks run the same program, so all of them change over at the same step.
+    same process. All ranks change over at the same step: steps of one rank alone (rank 0 fits a probe while the others
+    wait at a barrier) are none of a training.
     """
 
     def __init__(self, worker: Worker, notices: Notices) -> None:
@@ -85,6 +87,8 @@ class Clock:
         self._primary: weakref.ref[Any] | None = None
         self._of_others = 0
         """Steps of other optimizers since the primary's newest."""
+        self.collectives: Callable[[], int] = lambda: 0
+        """How many the default process group has begun; 0 where it does not say."""
         self.steps = 0
         """Optimizer steps of the training in this process."""
         self.all_steps = 0
@@ -110,6 +114,8 @@ class Clock:
         # The window: since the last optimizer step.
         self._backwards = 0
         self._synced = 0
+        self._synced_before = 0
+        """Those that an optimizer step of others has followed."""
         self._before = (0, 0)
         """(backward passes, synchronised ones) of the window before."""
 
@@ -210,6 +216,9 @@ class Clock:
         self.all_steps += 1
         primary = self._primary() if self._primary is not None else None
         if primary is not optimizer:
+            if self._meets_nobody():
+                self._backwards = 0  # a fit of its own is no part of the window
+                return False
             self._of_others += 1
             if primary is not None and self._of_others <= SUCCEEDS_AFTER:
                 return False
@@ -221,7 +230,7 @@ class Clock:
         if self.steps <= OBSERVED_STEPS:
             self._compare_windows()
         self._before = (self._backwards, self._synced)
-        self._backwards = self._synced = 0
+        self._backwards = self._synced = self._synced_before = 0
         if not self._worker.steps_owned:
             rate = optimizer.param_groups[0].get("lr")
             if type(rate) is float:
@@ -239,6 +248,18 @@ class Clock:
                 slots[LOSS], self._loss = self._loss, 0.0
             slots[STEP] += 1
         return True
+
+    def model_made(self) -> None:
+        """A DDP object is there; that its ranks met in making it makes no later step one of them all."""
+        self.models += 1
+        self._meets_nobody()
+
+    def _meets_nobody(self) -> bool:
+        """Whether, with DDP models there, this rank has met no other since the newest step: others may make no such step."""
+        slots, synced, begun = self._slots, self._synced, self.collectives()
+        alone = self.models > 0 and 0 < begun == slots[SEQUENCE] and synced == self._synced_before
+        slots[SEQUENCE], self._synced_before = begun, synced
+        return alone
 
     def asked_to_stop(self) -> bool:
         """Hold here, if the launcher says so; True where every rank ends after this step."""

@@ -42,6 +42,7 @@ class Effect:
         self._sharded = False
         self._goodbye = guard.measuring(self._model_goes)
         notices.changed = self._publish_later
+        clock.collectives = self.collective_sequence
 
     def group_made(self, c10d: Any) -> None:
         """The default process group is there."""
@@ -61,7 +62,8 @@ class Effect:
             # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
             weakref.finalize(model, self._goodbye, reducer).atexit = False
         page = self._worker.page
-        page[Slot.DDP_MODELS] = self._clock.models = self._clock.models + 1
+        self._clock.model_made()
+        page[Slot.DDP_MODELS] = self._clock.models
         if self._first is None:
             page[Slot.DDP_AT] = monotonic()
             self._first = weakref.ref(model)

@@ -79,9 +79,8 @@ def account(
             failure = failure_of(pod, loss, status, now)
             last = status.last_failure
             known_restart = last is not None and last.reason in RESTARTS
-            if same_incident(pod, status.incident, status.generation) and (
-                loss.reason not in RESTARTS or known_restart
-            ):
+            joins = same_incident(pod, status.incident, status.generation)
+            if joins and (loss.reason not in RESTARTS or known_restart):
                 if last is None or last.generation < status.generation or knows_more(failure, last):
                     status = replace(status, last_failure=failure)
                 continue
@@ -92,10 +91,8 @@ def account(
                 last_failure=reported(pod) or newer(failure, status.last_failure),
             )
             if loss.reason in RESTARTS:
-                # A coordinator sees only that a launcher is gone and calls it a disruption; we know better.
-                status = replace(status, restarts=status.restarts + 1)
-                if report is not None and (again := judged_again(status, report.failures)) != status:
-                    status = replace(again, disruptions=max(0, again.disruptions - 1))
+                instead = joins and last is not None and knows_more(failure, last)
+                status = restarted(status, report, instead=instead)
             elif pod.uid not in known:
                 status = replace(status, disruptions=status.disruptions + 1)
     for pod in pods:
@@ -120,19 +117,38 @@ def own(status: Status, disruptions: int) -> int:
     return disruptions - (status.misjudged.count if status.misjudged else 0)
 
 
+def restarted(status: Status, report: JobReport | None, *, instead: bool) -> Status:
+    """One restart more, in the place of the disruption that the same incident was taken for.
+
+    A coordinator sees only that a launcher is gone and calls it a disruption; we know better. `instead`: it was our own
+    word of another pod; what the coordinator holds on to stays.
+    """
+    status = replace(status, restarts=status.restarts + 1)
+    again = judged_again(status, report.failures if report else ())
+    if again == status and not instead:
+        return status
+    told = own(again, report.disruptions) if report else 0
+    return replace(again, disruptions=max(0, told, again.disruptions - 1))
+
+
 def judged_again(status: Status, failures: Iterable[Failure]) -> Status:
     """A lost launcher of a coordinator that we know was a restart (`last_failure`) is noted, once.
 
     A failure with a rank came from a launcher and carries its own generation: that its pod is lost in a later one is
-    another incident. One without is our own word of a pod's end, and a pod ends once.
+    another incident. One without is our own word of a pod's end, and a pod ends once. So does a generation: of the pods
+    that it loses a coordinator names one, and we may know of another. A failure without a pod's uid is that of a lost
+    coordinator, which nobody has counted.
     """
     last, known = status.last_failure, status.misjudged or Misjudged()
     if last is None or last.reason not in RESTARTS or last.pod_uid in (None, known.pod_uid):
         return status
     if not any(
         f.reason is Reason.POD_LOST
-        and f.pod_uid == last.pod_uid
-        and (last.rank is None or f.generation == last.generation)
+        and f.pod_uid is not None
+        and (
+            same_end(f, last)
+            or (f.pod_uid == last.pod_uid and (last.rank is None or f.generation == last.generation))
+        )
         for f in failures
     ):
         return status
@@ -209,19 +225,26 @@ def failure_of(pod: PodView, loss: Loss, status: Status, now: datetime) -> Failu
     )
 
 
+def same_end(one: Failure, other: Failure) -> bool:
+    """Whether both are words of pods that one generation ended with, which it does once."""
+    return one.rank is None and other.rank is None and one.generation == other.generation
+
+
 def knows_more(one: Failure, other: Failure) -> bool:
-    """Whether one says why the pod was lost of which the other says only that it was."""
-    return (
-        other.reason is Reason.POD_LOST
-        and one.reason is not Reason.POD_LOST
-        and one.pod_uid is not None
-        # A coordinator that follows another knows its pod's index alone.
-        and (
-            one.pod_uid == other.pod_uid
-            if other.pod_uid
-            else (one.node, one.generation) == (other.node, other.generation)
-        )
-    )
+    """Whether one says why the pod was lost of which the other says only that it was.
+
+    Of the pods that a generation lost together, that is one whose program failed.
+    """
+    if one.pod_uid is None:
+        return False
+    if one.reason in RESTARTS and other.reason not in RESTARTS and same_end(one, other):
+        return True
+    if other.reason is not Reason.POD_LOST or one.reason is Reason.POD_LOST:
+        return False
+    # A coordinator that follows another knows its pod's index alone.
+    if other.pod_uid is None:
+        return (one.node, one.generation) == (other.node, other.generation)
+    return one.pod_uid == other.pod_uid
 
 
 def reported(pod: PodView) -> Failure | None:

@@ -167,8 +167,8 @@ def more(count: int, what: str) -> Text:
 def unseen(job: Observation) -> str:
     """Why there is no rank to show."""
     if job.finished or job.state == "Stopped":
-        return f"it has ended: ddpjob report {job.name} shows where its time went"
-    return f"no rank can be seen: ddpjob explain {job.name} says why"
+        return f"it has ended: ddpjob report {job.argument} shows where its time went"
+    return f"no rank can be seen: ddpjob explain {job.argument} says why"
 
 
 def new_table(*names: str) -> Table:

@@ -36,9 +36,10 @@ class Held(Broken):
 
 @dataclass
 class ApiServer:
-    """`answers`: by method and path with query, a status and a JSON object or a text."""
+    """`answers`: by method and path with query, a status and a JSON object or a text; `then`: those from such a request on."""
 
     answers: dict[str, tuple[int, object]] = field(default_factory=dict)
+    then: dict[str, dict[str, tuple[int, object]]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -90,6 +91,7 @@ class Handler(BaseHTTPRequestHandler):
         self.api.asked.append(Asked(self.command, path, self.headers.get("Content-Type") or "", body))
         missing: tuple[int, object] = (404, {"kind": "Status", "message": f"{path} not found"})
         status, found = self.api.answers.get(f"{self.command} {path}", missing)
+        self.api.answers |= self.api.then.get(f"{self.command} {path}", {})
         if found is ...:  # what was sent comes back, as it does from a server that made it
             found = {**body, "metadata": {"namespace": "team", "uid": "1-2-3", **body["metadata"]}}
         out = found.encode() if isinstance(found, str) else json.dumps(found).encode()

@@ -24,6 +24,7 @@ def test_a_job_is_seen_with_its_pods_events_and_ranks(api: ApiServer, tmp_path: 
         ("fine", ""),
     ]
     assert explained[3]["what"] == "it runs again: step 25"
+    assert "ddpjob logs digits -n team --rank 1" in explained[0]["do"]
     assert explained[2]["what"] == "BackOff: slow down (3 times)"
     assert [one["name"] for one in json.loads(run(api, tmp_path, "top", "--json"))] == ["digits"]
 

@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.cli.api_server import ApiServer
-from tests.cli.cluster import JOBS, run
-from tests.cli.jobs import inside, last_json, write
+from tests.cli.cluster import JOB, JOBS, done, run
+from tests.cli.jobs import document, inside, last_json, write
 
+from ddpjob_cli.cluster import following
 from ddpjob_cli.cluster.access import Access, Target
 from ddpjob_cli.commands import submit
 from ddpjob_cli.errors import CommandError
+from ddpjob_cli.explain.finding import Finding
+from ddpjob_cli.explain.observation import Observation
 
 
 def test_a_script_is_sent_with_its_code_which_is_the_jobs(api: ApiServer, tmp_path: Path) -> None:
@@ -39,6 +43,74 @@ def test_a_script_is_sent_with_its_code_which_is_the_jobs(api: ApiServer, tmp_pa
     assert api.asked[2].body["data"] == {"train.py": "print('hello')\n"}
     (owner,) = api.asked[4].body["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("DDPJob", "train", "1-2-3")
+
+
+THERE = "/apis/ddpjob.dev/v1alpha1/namespaces/team-b/ddpjobs/digits"
+SENT = "fieldManager=ddpjob-cli&force=true&fieldValidation=Strict"
+
+
+@pytest.fixture
+def elsewhere(api: ApiServer, tmp_path: Path) -> Path:
+    """A file that names another namespace than the context, whose job fails; one of its name runs in the context's."""
+    job = document({"nodes": 2, "script": {"args": ["a.py"]}}, "digits")
+    job["metadata"] |= {"namespace": "team-b"}
+    file = tmp_path / "digits.yaml"
+    file.write_text(yaml.safe_dump(job))
+    made = {**job, "metadata": {**job["metadata"], "uid": "mine"}}
+    words = "rank 1: ValueError: mine"
+    failed = {"type": "Failed", "status": "True", "reason": "MaxRestartsExceeded", "message": words}
+    for query in (SENT, f"{SENT}&dryRun=All"):
+        api.answers[f"PATCH {THERE}?{query}"] = (200, made)
+    made = {**made, "status": {"state": "Failed", "conditions": [failed]}}
+    api.then[f"PATCH {THERE}?{SENT}"] = {f"GET {THERE}": (200, made)}
+    return file
+
+
+def test_a_job_in_another_namespace_than_the_contexts_is_the_one_that_is_explained(
+    api: ApiServer, tmp_path: Path, elsewhere: Path
+) -> None:
+    result = inside("submit", elsewhere, "--kubeconfig", api.kubeconfig(tmp_path))
+    assert (result.returncode, result.stderr) == (1, "")
+    assert "ValueError: mine" in result.stdout
+    assert "ddpjob logs -f digits -n team-b" in result.stdout
+    namespaces = {asked.path.partition("namespaces/")[2].partition("/")[0] for asked in api.asked}
+    assert namespaces == {"team-b"}
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_namespace_that_is_asked_for_is_not_another_than_the_files(
+    api: ApiServer, tmp_path: Path, elsewhere: Path, more: tuple[str, ...]
+) -> None:
+    arguments = ("submit", elsewhere, "--kubeconfig", api.kubeconfig(tmp_path), "--detach", *more)
+    result = inside(*arguments, "-n", "team")
+    assert (result.returncode, api.asked) == (2, [])
+    assert "metadata.namespace is team-b, not team" in result.stderr
+    assert inside(*arguments, "-n", "team-b").returncode == 0
+
+
+def test_the_failure_of_a_job_that_is_replaced_before_it_is_explained_is_told(
+    api: ApiServer, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleted and sent again in between: the other runs, and is not asked why it failed."""
+    explained = following.explained
+
+    def after(access: Access, seen: Observation) -> list[Finding]:
+        api.answers[f"GET {THERE}"] = (200, {**JOB, "metadata": {**JOB["metadata"], "namespace": "team-b"}})
+        return explained(access, seen)
+
+    monkeypatch.setattr(following, "explained", after)
+    result = inside("submit", elsewhere, "--kubeconfig", api.kubeconfig(tmp_path))
+    assert result.returncode == 1
+    assert "ValueError: mine" in result.stdout
+
+
+def test_a_job_that_is_replaced_while_it_is_followed_is_gone(
+    api: ApiServer, tmp_path: Path, elsewhere: Path
+) -> None:
+    other = done({**JOB, "metadata": {**JOB["metadata"], "namespace": "team-b"}})
+    api.then[f"PATCH {THERE}?{SENT}"] = {f"GET {THERE}": (200, other)}
+    result = inside("submit", elsewhere, "--json", "--kubeconfig", api.kubeconfig(tmp_path))
+    assert (result.returncode, last_json(result)["outcome"]) == (1, "Deleted")
 
 
 @pytest.mark.parametrize(

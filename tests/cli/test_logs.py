@@ -37,6 +37,7 @@ PODS = [
     pod("a-2", 2, "Pending", started=False),
 ]
 JOB = {
+    "metadata": {"name": "a", "namespace": "team", "uid": "j"},
     "spec": {"nodes": 3, "processesPerNode": 2, "script": {"args": ["a.py"]}},
     "status": {"lastFailure": {"rank": 3, "node": 1}},
 }

@@ -4,6 +4,7 @@ Why apart: the view is that of `ddpjob run`; here a status becomes what it shows
 leaves it running.
 """
 
+import contextlib
 import time
 from dataclasses import replace
 from typing import Any, TextIO
@@ -14,7 +15,7 @@ from ddpjob_api.report import JobReport, Progress, RunState
 from ddpjob_cli.cluster.access import PATIENCE_SECONDS, Access, Body, NotThere, jobs_path
 from ddpjob_cli.cluster.observe import observation, observe
 from ddpjob_cli.errors import KILLED, CommandError, Unreachable
-from ddpjob_cli.explain.finding import Weight
+from ddpjob_cli.explain.finding import Finding, Weight
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import Observation
 from ddpjob_cli.local import words
@@ -34,13 +35,17 @@ def follow(access: Access, job: Body, stream: TextIO) -> tuple[int, dict[str, An
     begun = time.monotonic()
     with View(stream, title=name, on_gone=lambda: None) as view:
         view.say(
-            f"{name}: sent to namespace {namespace}; Ctrl-C leaves it running, ddpjob logs -f {name} has its output"
+            f"{name}: sent to namespace {namespace}; Ctrl-C leaves it running, "
+            f"ddpjob logs -f {name} -n {namespace} has its output"
         )
         try:
-            seen = watch(access, namespace, name, view)
+            seen = watch(access, job, view)
         except KeyboardInterrupt:
             view.stop()
-            view.say(f"{name} goes on: ddpjob top {name} shows it, kubectl delete ddpjob {name} ends it")
+            argument = f"{name} -n {namespace}"
+            view.say(
+                f"{name} goes on: ddpjob top {argument} shows it, kubectl delete ddpjob {argument} ends it"
+            )
             return KILLED, ending(None, name, namespace, time.monotonic() - begun)
         view.stop()
         seconds = time.monotonic() - begun
@@ -54,13 +59,14 @@ def follow(access: Access, job: Body, stream: TextIO) -> tuple[int, dict[str, An
             facts += [f"{seconds:.1f} s", f"restarts {seen.restarts}"]
             view.end(f"done: {', '.join(facts)}", good=True)
         else:
-            for finding in explained(access, name, seen):
+            for finding in explained(access, seen):
                 view.end(f"{finding.what}" + (f" → {finding.do}" if finding.do else ""), good=False)
         return (0 if done else 1), ending(seen, name, namespace, seconds)
 
 
-def watch(access: Access, namespace: str, name: str, view: View) -> Observation | None:
-    """Show what changes until the job has ended; None where somebody deleted it."""
+def watch(access: Access, sent: Body, view: View) -> Observation | None:
+    """Show what changes until the job has ended; None where somebody deleted it, also where another has its name."""
+    name, namespace = sent["metadata"]["name"], sent["metadata"]["namespace"]
     said = ""
     begun = heard = time.monotonic()
     while True:
@@ -73,6 +79,8 @@ def watch(access: Access, namespace: str, name: str, view: View) -> Observation 
                 raise
             time.sleep(POLL_SECONDS)
             continue
+        if job["metadata"]["uid"] != sent["metadata"]["uid"]:
+            return None
         heard = time.monotonic()
         seen = observation(job, (), (), (), (), namespace=namespace, now=time.time())
         # It was sent when this began; the cluster's clock, by which it would be older, may be another than ours.
@@ -133,12 +141,11 @@ def report(seen: Observation) -> JobReport:
     )
 
 
-def explained(access: Access, name: str, seen: Observation) -> list[Any]:
-    """Why it failed."""
-    try:
-        seen = observe(access, name)
-    except CommandError:
-        pass  # what was seen last is enough for the verdict
+def explained(access: Access, seen: Observation) -> list[Finding]:
+    """Why it failed; what was seen last is enough for the verdict, where no more of this job can be seen."""
+    with contextlib.suppress(CommandError):
+        more = observe(access, seen.name)
+        seen = more if more.uid == seen.uid else seen
     return [finding for finding in findings(seen) if finding.weight is Weight.STOPS]
 
 

@@ -37,7 +37,9 @@ def lines(access: Access, name: str, wanted: Wanted, *, follow: bool) -> Iterato
     if not pods:
         which = "pod that ended before" if wanted.previous else "pod"
         node = f" of node {wanted.node}" if wanted.node is not None else ""
-        raise Unusable(f"{name}: there is no {which}{node}; ddpjob explain {name} says why")
+        raise Unusable(
+            f"{name}: there is no {which}{node}; ddpjob explain {name} -n {access.namespace} says why"
+        )
     for pod in pods:
         yield from output(access, pod, wanted)
 
@@ -52,7 +54,10 @@ def placed(job: Body, wanted: Wanted, name: str) -> Wanted:
     if wanted.failed:
         failure = (job.get("status") or {}).get("lastFailure") or {}
         if failure.get("node") is None:
-            raise Unusable(f"{name}: no failure is known that has a node; ddpjob explain {name} says what is")
+            argument = f"{name} -n {job['metadata']['namespace']}"
+            raise Unusable(
+                f"{name}: no failure is known that has a node; ddpjob explain {argument} says what is"
+            )
         pod = failure.get("podUid") or failure.get("pod")
         wanted = replace(wanted, node=failure["node"], rank=failure.get("rank"), pod=pod)
     if spec is None:

@@ -117,6 +117,8 @@ def observation(
     return Observation(
         name=job["metadata"]["name"],
         place=f"namespace {namespace}",
+        namespace=namespace,
+        uid=job["metadata"].get("uid", ""),
         age_seconds=age(job["metadata"].get("creationTimestamp"), now),
         spec=spec,
         managed=bool(status.get("state") or conditions),

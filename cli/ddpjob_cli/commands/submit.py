@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,9 @@ def submit(
     for remark in examined.remarks:
         if remark.verdict is Verdict.WARN:
             click.echo(str(remark), err=True)
+    body = document.value
+    assert isinstance(body, Mapping)  # `examine` took it for a job
+    target = aimed(target, body["metadata"].get("namespace"), file)
     if dry_run:
         resources = [code, document.value] if code else [document.value]
         if as_json:
@@ -122,13 +126,12 @@ def submit(
     from ddpjob_cli.cluster.following import follow
 
     access = Access(target)
-    body = document.value
-    assert isinstance(body, Mapping)  # `examine` took it for a job
     job = send(access, dict(body), code)
     invocation.job, invocation.namespace = job["metadata"]["name"], job["metadata"]["namespace"]
-    made = f"{job['metadata']['name']} in namespace {job['metadata']['namespace']}"
     if detach:
-        click.echo(f"{made}: sent; ddpjob top {job['metadata']['name']} shows it", err=as_json)
+        made = f"{invocation.job} in namespace {invocation.namespace}"
+        shows = f"ddpjob top {invocation.job} -n {invocation.namespace} shows it"
+        click.echo(f"{made}: sent; {shows}", err=as_json)
         if as_json:
             invocation.tell({"name": invocation.job, "namespace": invocation.namespace})
         return
@@ -136,6 +139,19 @@ def submit(
     if as_json:
         invocation.tell(ending)
     context.exit(code_of_exit)
+
+
+def aimed(target: "Target", named: str | None, file: str) -> "Target":
+    """The target with the namespace that a resource names, if it does.
+
+    Raises:
+        Unusable: another one was asked for.
+    """
+    if named and target.namespace and target.namespace != named:
+        raise Unusable(
+            f"{file}: metadata.namespace is {named}, not {target.namespace}; leave out one of them, or use -n {named}"
+        )
+    return replace(target, namespace=target.namespace or named)
 
 
 def from_script(
@@ -181,20 +197,20 @@ def send(access: "Access", body: dict[str, Any], code: dict[str, Any] | None) ->
     from ddpjob_cli.submission import owned
 
     name = body["metadata"]["name"]
-    namespace = body["metadata"].get("namespace") or access.namespace
-    path = jobs_path(namespace, name)
+    path = jobs_path(access.namespace, name)
     try:
         access.get(path, f"DDPJob {name}")
     except NotThere:
         pass
     else:
         raise Unusable(
-            f"there is a DDPJob {name} in namespace {namespace}; choose another --name, or kubectl delete ddpjob {name}"
+            f"there is a DDPJob {name} in namespace {access.namespace}; choose another --name, "
+            f"or kubectl delete ddpjob {name} -n {access.namespace}"
         )
     access.apply(path, f"DDPJob {name}", body, dry_run=True)
     if code is not None:
         # Before the job, so that its pods need not wait for it; the job's once there is one.
-        where = core_path(namespace, "configmaps", code["metadata"]["name"])
+        where = core_path(access.namespace, "configmaps", code["metadata"]["name"])
         access.apply(where, f"ConfigMap {code['metadata']['name']}", code)
         job = access.apply(path, f"DDPJob {name}", body)
         access.apply(where, f"ConfigMap {code['metadata']['name']}", owned(code, job))

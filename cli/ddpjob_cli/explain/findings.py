@@ -93,9 +93,9 @@ def blamed(seen: Observation, failure: Failure) -> Finding:
         if part
     )
     rank = f" --rank {failure.rank}" if failure.rank is not None else " --failed"
-    more = f"ddpjob logs {seen.name}{rank} has the traceback"
+    more = f"ddpjob logs {seen.argument}{rank} has the traceback"
     if failure.reason is Reason.NO_PROGRESS:
-        more = f"ddpjob explain {seen.name} --stacks has the stacks of all ranks"
+        more = f"ddpjob explain {seen.argument} --stacks has the stacks of all ranks"
     said = f"{failure.message} {failure.signal or ''}"
     limit = next((pod.memory_limit for pod in seen.pods if pod.memory_limit), "")
     do = advice.advise(advice.PROGRAM, said, "")

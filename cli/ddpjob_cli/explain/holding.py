@@ -45,7 +45,7 @@ def standing(seen: Observation) -> Iterator[Finding]:
             weight=Weight.STOPS,
             what="it is suspended",
             where="spec.suspend",
-            do=f'kubectl patch ddpjob {seen.name} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
+            do=f'kubectl patch ddpjob {seen.argument} --type=merge -p \'{{"spec":{{"suspend":false}}}}\'',
         )
     elif not seen.finished and not seen.local:
         yield from pods(seen)
@@ -147,7 +147,7 @@ def joining(seen: Observation) -> Iterator[Finding]:
             weight=Weight.STOPS,
             what=f"whether it runs is not known: {running.message}",
             where="Running",
-            do=f"ddpjob logs {seen.name} shows whether it does; a NetworkPolicy between the operator and its pods "
+            do=f"ddpjob logs {seen.argument} shows whether it does; a NetworkPolicy between the operator and its pods "
             "(port metrics), or a node that has no time to answer, is in the way",
         )
         return
@@ -168,7 +168,7 @@ def joining(seen: Observation) -> Iterator[Finding]:
             weight=Weight.STOPS,
             what=f"all pods run and ranks are missing: {joined.message}",
             where="RendezvousReady",
-            do=f"ddpjob logs {seen.name} shows what they say; {advice.UNMET}",
+            do=f"ddpjob logs {seen.argument} shows what they say; {advice.UNMET}",
         )
 
 

@@ -66,6 +66,9 @@ class Observation:
     place: str
     """`namespace default`, or the folder of a local run."""
     local: bool = False
+    namespace: str = ""
+    """Of a job on a cluster, which has these two."""
+    uid: str = ""
     age_seconds: float = 0.0
     spec: Spec | None = None
     """None where it cannot be read as one."""
@@ -104,6 +107,11 @@ class Observation:
     def is_true(self, kind: Condition) -> bool:
         found = self.condition(kind)
         return found is not None and found.status == "True"
+
+    @property
+    def argument(self) -> str:
+        """What a command takes for it, whatever the namespace of the context and the runs of this folder."""
+        return f"{self.name} -n {self.namespace}" if self.namespace else self.name
 
     @property
     def ddp_efficiency_percent(self) -> int | None:

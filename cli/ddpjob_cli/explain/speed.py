@@ -53,7 +53,7 @@ def speed(seen: Observation) -> Iterator[Finding]:
             weight=Weight.SLOWS,
             what=f"rank {told.slowest_rank} makes the others wait, in {told.slowest_rank_cause}",
             where=f"on {told.slowest_node}" if told.slowest_node else "",
-            do=f"{told.advice()}; ddpjob top {seen.name} shows where its time goes",
+            do=f"{told.advice()}; ddpjob top {seen.argument} shows where its time goes",
         )
     elif slow is not None:
         rank, phase, _, _ = slow

@@ -75,13 +75,15 @@ def parse(document: object) -> DDPJob:
         )
     unknown_fields(document, ("apiVersion", "kind", "metadata", "spec", "status"), (), problems)
     metadata = document.get("metadata")
-    name, namespace = "", "default"
-    given = metadata.get("name") if isinstance(metadata, Mapping) else None
-    if not isinstance(given, str):
-        found = "missing" if given is None else f"expected a string, found {kind_of(given)}; put it in quotes"
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    name: Any = metadata.get("name")
+    namespace: Any = metadata.get("namespace") or "default"
+    if not isinstance(name, str):
+        found = "missing" if name is None else f"expected a string, found {kind_of(name)}; put it in quotes"
         problems.append(Problem(path=("metadata", "name"), message=f"{found}; a job needs a name"))
-    elif isinstance(metadata, Mapping):
-        name, namespace = given, str(metadata.get("namespace") or "default")
+    if not isinstance(namespace, str):
+        found = f"expected a string, found {kind_of(namespace)}; put it in quotes"
+        problems.append(Problem(path=("metadata", "namespace"), message=found))
     spec = decode_spec(document.get("spec", {}), problems)
     if problems or spec is None:
         raise Invalid(problems)

@@ -89,6 +89,12 @@ def test_a_job_without_a_name_is_told_so() -> None:
     ]
 
 
+def test_a_namespace_that_is_no_string_is_told_so() -> None:
+    doc = document()
+    doc["metadata"]["namespace"] = 5
+    assert problems(doc) == ["metadata.namespace: expected a string, found a number (5); put it in quotes"]
+
+
 def test_quantities_may_be_numbers() -> None:
     job = parse(document(resourcesPerNode={"limits": {"nvidia.com/gpu": 8, "memory": "4Gi"}}))
     assert job.spec.resources_per_node.limits == {"nvidia.com/gpu": "8", "memory": "4Gi"}

@@ -1,20 +1,25 @@
 """Checkpoints cross from one launcher's folder to another's: whole, checked, or not at all."""
 
+import contextlib
 import hashlib
 import os
+import select
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.trainer.steps import CONTENT, save
 
 from ddpjob_trainer.checkpoints import MANIFEST, complete_steps, open_step
 from ddpjob_trainer.fence import Fence, Fenced
-from ddpjob_trainer.launcher.peers import taker
+from ddpjob_trainer.launcher.peers import giver as giving
+from ddpjob_trainer.launcher.peers import items, taker
 from ddpjob_trainer.launcher.peers.channel import Broken, Channel
 from ddpjob_trainer.launcher.peers.giver import Giver
 from ddpjob_trainer.launcher.peers.items import OWN, NotHere, computed, open_file
@@ -142,6 +147,70 @@ def test_a_source_that_dies_in_the_middle_is_gone_on_from_at_the_next(
     assert list(failed) == [1]
     assert watch.fetched_bytes < len(CONTENT) + (1 << 20), "what had come was asked for again"
     assert (open_step(tmp_path / "b", 40)[0] / "state.pt").read_bytes() == CONTENT
+
+
+@dataclass(kw_only=True)
+class Seen(Watch):
+    """Remembers how far it was told to be."""
+
+    told: list[int] = field(default_factory=list)
+
+    def count(self, count: int) -> None:
+        super().count(count)
+        self.told.append(self.done_bytes)
+
+
+def test_a_giver_whose_hash_takes_longer_than_a_taker_waits_is_waited_for(
+    tmp_path: Path, givers: Callable[..., Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        """A hash of which each byte takes a while."""
+
+        def __init__(self) -> None:
+            self._hash = hashlib.sha256()
+            self.hexdigest = self._hash.hexdigest
+
+        def update(self, data: bytes) -> None:
+            time.sleep(0.2)  # what is waited for here is the taker's time-out, which is the kernel's
+            self._hash.update(data)
+
+    monkeypatch.setattr(items, "hashlib", SimpleNamespace(sha256=Slow))
+    monkeypatch.setattr(items, "READ_BYTES", 1)
+    monkeypatch.setattr(giving, "BUSY_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(taker, "SILENT_SECONDS", 1.0)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "optimizer.pt").write_bytes(b"12345678")
+    watch = Seen()
+    with contextlib.closing(Source(givers(tmp_path / "a", by_step=False), TOKEN, watch)) as source:
+        entry = source.entry(OWN, "optimizer.pt", "")
+        assert watch.told == [1, 2, 3, 4, 5, 6, 7, 8], "a node that gets no further is taken for lost"
+        source.fetch(OWN, "optimizer.pt", "", entry, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"12345678"
+    assert watch.done_bytes == watch.fetched_bytes == 8, "what was read there is not counted twice"
+
+
+def test_a_taker_that_reads_what_it_has_for_longer_than_a_giver_waits_gets_the_rest(
+    tmp_path: Path, givers: Callable[..., Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hasty(Watch):
+        """What is read here takes until the giver has hung up."""
+
+        def count(self, count: int) -> None:
+            super().count(count)
+            if not self.fetched_bytes:
+                assert self._connection is not None
+                assert select.select([self._connection], [], [], 10.0)[0], "the giver waits for ever"
+
+    monkeypatch.setattr(giving, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(taker, "CALL_AGAIN_SECONDS", 0.1, raising=False)
+    save(tmp_path / "a", 40)
+    beside = tmp_path / "b" / "step-00000040.tmp-peer"
+    beside.mkdir(parents=True)
+    (beside / "state.pt").write_bytes(CONTENT[: 1 << 20])
+    watch = Hasty()
+    assert take(tmp_path / "b", givers(tmp_path / "a"), watch=watch) == {}
+    assert (open_step(tmp_path / "b", 40)[0] / "state.pt").read_bytes() == CONTENT
+    assert watch.fetched_bytes < len(CONTENT), "what it had is not asked for again"
 
 
 def relay(port: int, limit: int) -> int:

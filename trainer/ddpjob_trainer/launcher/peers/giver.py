@@ -7,6 +7,8 @@ Must not: write, or answer anybody who has not proved that he knows the token.
 import os
 import socket
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +21,9 @@ MAX_TAKERS = 32
 """Served at once; the next ones wait in the kernel's queue."""
 STRANGER_SECONDS = 5.0
 IDLE_SECONDS = 60.0
-"""A taker that computes (the hash of what it has) may be silent this long."""
+"""A taker may be silent this long; one that computes for longer calls again."""
+BUSY_SECONDS = 5.0
+"""Between two words to a taker that waits for the hash of a large file: it does not wait for one who is silent."""
 
 
 class Giver:
@@ -91,13 +95,13 @@ class Giver:
                 case "list":
                     channel.send({"items": Tree.of(self.shelf).document()})
                 case "manifest":
-                    files = manifest_of(self.shelf, place, name)
+                    files = manifest_of(self.shelf, place, name, telling(channel))
                     channel.send({"files": {inside: asdict(entry) for inside, entry in files.items()}})
                 case "entry":
                     inside = str(request.get("inside"))
                     descriptor = open_file(self.shelf, place, name, inside)
                     os.close(descriptor)
-                    entry = entry_of(path_of(self.shelf, place, name) / inside)
+                    entry = entry_of(path_of(self.shelf, place, name) / inside, telling(channel))
                     channel.send({"files": {inside: asdict(entry)}})
                 case "file":
                     descriptor = open_file(self.shelf, place, name, str(request.get("inside")))
@@ -121,3 +125,17 @@ class Giver:
         self.given_bytes += sent
         if sent < end - offset:
             raise Broken("the file has become shorter")
+
+
+def telling(channel: Channel) -> Callable[[int], None]:
+    """Takes what was read of an item, and tells the taker now and then how much that is."""
+    read, told = 0, time.monotonic()
+
+    def count(count: int) -> None:
+        nonlocal read, told
+        read += count
+        if time.monotonic() >= told + BUSY_SECONDS:
+            channel.send({"busy": read})
+            told = time.monotonic()
+
+    return count

@@ -9,13 +9,13 @@ Must not: open a connection, write, or decide which item is the right one.
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddpjob_trainer.checkpoint_folders import METADATA
 from ddpjob_trainer.checkpoints import MANIFEST, READ_BYTES, read_manifest
-from ddpjob_trainer.launcher.peers.shelf import Shelf
+from ddpjob_trainer.launcher.peers.shelf import Shelf, ignore
 
 MAX_FILES = 20_000
 """Of one item."""
@@ -42,7 +42,9 @@ Files = Mapping[str, Entry]
 """By path inside the item, with `/`; the one file of an item that is a file itself is called `""`."""
 
 
-def manifest_of(shelf: Shelf, place: str, name: str) -> dict[str, Entry]:
+def manifest_of(
+    shelf: Shelf, place: str, name: str, on_bytes: Callable[[int], None] = ignore
+) -> dict[str, Entry]:
     """The files of an item, with sizes and hashes.
 
     Raises:
@@ -50,7 +52,7 @@ def manifest_of(shelf: Shelf, place: str, name: str) -> dict[str, Entry]:
     """
     path = path_of(shelf, place, name)
     if not shelf.by_step:
-        return computed(path)
+        return computed(path, on_bytes)
     try:
         manifest = read_manifest(path)
         files = {
@@ -130,14 +132,14 @@ def inside_parts(inside: str) -> list[str]:
     return parts
 
 
-def computed(path: Path) -> dict[str, Entry]:
+def computed(path: Path, on_bytes: Callable[[int], None] = ignore) -> dict[str, Entry]:
     """The manifest of what has none.
 
     Raises:
         NotHere: it is no file or folder, went away meanwhile, or has too many files.
     """
     try:
-        return {inside: entry_of(path / inside if inside else path) for inside in plain_files(path)}
+        return {inside: entry_of(path / inside if inside else path, on_bytes) for inside in plain_files(path)}
     except OSError as error:
         raise NotHere(f"{path.name}: {error.strerror}") from error
 
@@ -165,10 +167,12 @@ def hidden(name: str) -> bool:
     return name.startswith(".") or ".tmp-" in name or name.endswith((".tmp", ".damaged"))
 
 
-def entry_of(path: Path) -> Entry:
+def entry_of(path: Path, on_bytes: Callable[[int], None] = ignore) -> Entry:
+    """Read it all; `on_bytes` hears of every part, which may be long after the one before."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(READ_BYTES):
             digest.update(chunk)
+            on_bytes(len(chunk))
         found = os.fstat(stream.fileno())
     return Entry(size=found.st_size, sha256=digest.hexdigest(), mtime_ns=found.st_mtime_ns)

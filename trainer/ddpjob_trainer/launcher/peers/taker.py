@@ -28,7 +28,9 @@ from ddpjob_trainer.launcher.words import in_bytes
 CHUNK_BYTES = 1 << 20
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
-"""A giver that computes a hash, or whose disk is busy, may be silent this long."""
+"""A giver whose disk is busy may be silent this long; one that computes a hash says so (`giver.BUSY_SECONDS`)."""
+CALL_AGAIN_SECONDS = 20.0
+"""After having been silent ourselves for this long: a giver waits little longer (`giver.IDLE_SECONDS`)."""
 TRIES = 2
 """At one source without a byte in between."""
 HALF = ".tmp-peer"
@@ -100,7 +102,7 @@ class Watch:
 
 
 class Source:
-    """A connection to a giver, asked for one thing after the other."""
+    """A connection to a giver, asked for one thing after the other; made again after a silence of ours."""
 
     def __init__(self, address: Address, token: bytes, watch: Watch) -> None:
         """Connect.
@@ -109,15 +111,22 @@ class Source:
             Broken: nobody is there, or nobody who knows the token.
         """
         self.node = address.node
+        self._address = address
+        self._token = token
         self._watch = watch
         watch.source = address.node
+        self._channel = self._call()
+
+    def _call(self) -> Channel:
+        self._heard_at = time.monotonic()
+        address, watch = self._address, self._watch
         try:
             connection = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
         except OSError as error:
             raise Broken(error.strerror or str(error)) from error
         try:
             watch.on(connection)
-            self._channel = Channel(connection, token, giver=False, seconds=SILENT_SECONDS)
+            return Channel(connection, self._token, giver=False, seconds=SILENT_SECONDS)
         except BaseException:
             connection.close()
             raise
@@ -128,9 +137,19 @@ class Source:
         Raises:
             NotHere: the giver does not have it.
             Broken: the giver went away.
+            Cancelled: it is not wanted any more.
         """
+        if time.monotonic() >= self._heard_at + CALL_AGAIN_SECONDS:
+            self._channel.close()
+            self._channel = self._call()
+        before = self._watch.done_bytes
         self._channel.send({"op": op, **words})
-        answer = self._channel.receive()
+        while isinstance(read := (answer := self._channel.receive()).get("busy"), int):
+            # What is read there is not here yet, but whoever watches sees that it goes on.
+            self._watch.done_bytes = before
+            self._watch.count(read)
+        self._watch.done_bytes = before
+        self._heard_at = time.monotonic()
         if "error" in answer:
             raise NotHere(str(answer["error"])[:512])
         return answer
@@ -190,7 +209,7 @@ class Source:
                 if answer.get("size") != entry.size - offset:
                     raise NotHere(f"{name}/{inside} has another size than its manifest says")
             while offset < entry.size:
-                began = time.monotonic()
+                self._heard_at = began = time.monotonic()
                 count = self._channel.receive_into(buffer[: min(CHUNK_BYTES, entry.size - offset)])
                 digest.update(buffer[:count])
                 write_all(stream.fileno(), buffer[:count])

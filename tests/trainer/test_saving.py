@@ -336,6 +336,29 @@ def test_a_trainers_own_damaged_checkpoint_is_passed_over_whatever_the_script_as
     assert made.called[1] == ("train", True)
 
 
+@pytest.mark.parametrize("place", ["policy/adapter_model.bin", "head/own.pt"])
+@pytest.mark.parametrize("loads", [True, False], ids=["loads them", "does not load them"])
+@pytest.mark.parametrize("asks", [True, False], ids=["asks", "does not ask"])
+def test_weights_elsewhere_are_gone_on_from_where_they_can_be_loaded(
+    place: str, loads: bool, asks: bool, tmp_path: Path
+) -> None:
+    found = shared(tmp_path, directory=tmp_path / "checkpoints")
+    output = tmp_path / "checkpoints" / "out"
+    folder = output / "checkpoint-20"
+    (folder / place).parent.mkdir(parents=True)
+    for file in (folder / place, folder / "optimizer.pt"):
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("archive/data.pkl", b"")
+    (folder / "trainer_state.json").write_text('{"global_step": 20}')
+    made: Any = hugging_face(found, output)
+    if loads:
+        made.__class__ = type("Own", (type(made),), {"_load_from_checkpoint": lambda self, path: None})
+    made.train(str(folder) if asks else None)
+    goes_on = asks or loads or place.startswith("policy")
+    assert made.called == [("train", str(folder) if goes_on else None)]
+    assert len(found.notices.warnings) == (0 if goes_on else 1)
+
+
 def test_a_trainer_without_any_checkpoint_gets_what_the_script_asks_for(tmp_path: Path) -> None:
     found = shared(tmp_path, directory=tmp_path / "checkpoints")
     made = hugging_face(found, tmp_path / "checkpoints" / "out")

@@ -90,6 +90,21 @@ def test_a_damaged_one_is_passed_over_with_its_reason(tmp_path: Path, damage: ob
     assert problem is not None and words in problem
 
 
+@pytest.mark.parametrize(
+    "place", ["policy/adapter_model.safetensors", "0_Transformer/model.safetensors", "lora.safetensors"]
+)
+def test_a_trainer_may_have_its_weights_elsewhere(tmp_path: Path, place: str) -> None:
+    folder = trainer(tmp_path, 10)
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / "model.safetensors").rename(folder / place)
+    torch_file(folder / "rng_state_0.pth")
+    assert newest(tmp_path) == folder
+    cut(folder / place)
+    assert "bytes instead of" in str(trainer_checkpoints(tmp_path)[0].problem)
+    (folder / place).unlink()
+    assert "none of model.safetensors" in str(trainer_checkpoints(tmp_path)[0].problem)
+
+
 def test_shards_are_all_needed(tmp_path: Path) -> None:
     folder = trainer(tmp_path, 10)
     (folder / "model.safetensors").rename(folder / "model-1.safetensors")

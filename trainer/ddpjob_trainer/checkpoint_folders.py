@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from ddpjob_trainer.checkpoint_files import of_file
+from ddpjob_trainer.checkpoint_files import of_file, saved_by_torch
 
 TRAINER_STATE = "trainer_state.json"
 RANDOM_STATES = "random_states_0.pkl"
@@ -20,7 +20,11 @@ RANDOM_STATES = "random_states_0.pkl"
 WRITING = ".ddpjob-writing"
 """In a folder of Accelerate's while `save_state` writes there."""
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
+ADAPTERS = frozenset(name for name in WEIGHTS if name.startswith("adapter_"))
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+TENSORS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".npz", ".h5", ".msgpack")
+NO_WEIGHTS = re.compile(r"^(optimizer|scheduler|scaler|rng_state|training_args)(_\d+)?(\.|$)")
+"""What the Trainer writes beside the weights."""
 OPTIMIZERS = ("optimizer.pt", "optimizer.bin")
 FILE = re.compile(
     r"^(model|pytorch_model|adapter_model|pytorch_model_fsdp|optimizer|scheduler|sampler|dl_state_dict|scaler|rng_state|"
@@ -71,10 +75,38 @@ def of_trainer(path: Path, step: int, *, only_model: bool = False) -> str | None
     if any(DEEPSPEED.match(name) for name in names):
         return of_deepspeed(path) or of_files(path, names)
     if names.isdisjoint(WEIGHTS + INDEXES) and not any(FSDP_WEIGHTS.match(name) for name in names):
-        return f"none of {', '.join(WEIGHTS)}"
+        others = other_weights(path)
+        if not others:
+            return f"none of {', '.join(WEIGHTS)}"
+        if problem := next(filter(None, map(of_other, others)), None):
+            return problem
     if lacks_optimizer(names) and not only_model:
         return f"none of {', '.join(OPTIMIZERS)}"
     return of_files(path, names)
+
+
+def other_weights(path: Path) -> list[Path]:
+    """Where a Trainer may have its weights that saves them in a way of its own, named adapters of PEFT for one."""
+    files = (each for each in path.rglob("*") if each.suffix in TENSORS)
+    return sorted(each for each in files if not NO_WEIGHTS.match(each.relative_to(path).parts[0]))
+
+
+def of_other(path: Path) -> str | None:
+    """What is wrong with a file whose format is known by its suffix or by its first bytes."""
+    if path.suffix == ".safetensors":
+        return of_file(path)
+    saved = saved_by_torch(path)
+    return saved.problem if saved is not None else None
+
+
+def transformers_finds_weights(path: Path) -> bool:
+    """Whether Hugging Face's own Trainer would take the folder for a checkpoint; a subclass may load it nevertheless."""
+    names = names_in(path)
+    if not names.isdisjoint(WEIGHTS + INDEXES) or any(
+        FSDP_WEIGHTS.match(name) or DEEPSPEED.match(name) for name in names
+    ):
+        return True
+    return any(not ADAPTERS.isdisjoint(names_in(path / name)) for name in names)
 
 
 def of_accelerate(path: Path) -> str | None:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_api.page import Phase, Slot
-from ddpjob_trainer.checkpoint_folders import lacks_optimizer, names_in
+from ddpjob_trainer.checkpoint_folders import lacks_optimizer, names_in, transformers_finds_weights
 from ddpjob_trainer.instrumentation import where
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.frameworks import huggingface
 from ddpjob_trainer.instrumentation.frameworks.interval import Interval, from_rank_0
 from ddpjob_trainer.instrumentation.frameworks.shared import Shared
 from ddpjob_trainer.script_checkpoints import trainer_checkpoints
+
+LOAD = "_load_from_checkpoint"
 
 
 def patch(module: Any, shared: Shared) -> None:
@@ -40,7 +42,7 @@ def patch(module: Any, shared: Shared) -> None:
         clock.ends_itself = clock.loss_is_divided = True
 
     arrange = shared.guard.setting(functools.partial(begun, shared=shared))
-    newest = shared.guard.setting(functools.partial(chosen, shared=shared))
+    newest = shared.guard.setting(functools.partial(chosen, shared=shared, base=trainer))
 
     @transparent
     @functools.wraps(original)
@@ -62,7 +64,7 @@ def patch(module: Any, shared: Shared) -> None:
     trainer.train = train
     for name, phase in (
         ("_save_checkpoint", Phase.CHECKPOINT),
-        ("_load_from_checkpoint", Phase.LOADING),
+        (LOAD, Phase.LOADING),
         ("evaluate", Phase.EVALUATION),
         ("predict", Phase.EVALUATION),
     ):
@@ -104,8 +106,11 @@ def begun(trainer: Any, shared: Shared) -> list[Path]:
     return folders
 
 
-def chosen(trainer: Any, asked: Any, folders: list[Path], shared: Shared) -> Instead | None:
-    """The newest complete checkpoint of this training; None where what the program asked for stands."""
+def chosen(trainer: Any, asked: Any, folders: list[Path], shared: Shared, base: Any) -> Instead | None:
+    """The newest complete checkpoint of this training; None where what the program asked for stands.
+
+    `base`: Hugging Face's own class, of which the trainer's may be a subclass.
+    """
     saving = shared.saving
     if not folders:
         return None
@@ -120,6 +125,16 @@ def chosen(trainer: Any, asked: Any, folders: list[Path], shared: Shared) -> Ins
                 break
     if found is None:
         return passed_over(asked, output, shared)
+    if (
+        not asked
+        and not transformers_finds_weights(found)
+        and getattr(type(trainer), LOAD, None) is getattr(base, LOAD, None)
+    ):
+        shared.notices.warn(
+            f"checkpoint {found} has its weights in a way that Hugging Face's Trainer does not load, so the training begins "
+            f"at step 0; let the script's Trainer override {LOAD}, or pass resume_from_checkpoint"
+        )
+        return None
     if isinstance(asked, str) and Path(asked).absolute() != found.absolute():
         shared.notices.override(
             setting="checkpoint", asked=asked, resource=str(found), where=where.caller(), applied=True

@@ -1,4 +1,4 @@
-"""The launcher's smaller parts: lines, last words, memory kills, environment, addresses, ports."""
+"""The launcher's smaller parts: lines, last words, environment, addresses, ports."""
 
 import json
 import os
@@ -32,7 +32,6 @@ from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import STACKS_SIGNAL
 from ddpjob_trainer.launcher.config import Config, Unusable, address, read
 from ddpjob_trainer.launcher.environment import command_line, worker_env
-from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.output import MAX_PIECE_BYTES, Splitter
 from ddpjob_trainer.launcher.progress import Gauge
 from ddpjob_trainer.launcher.rendezvous import free_port
@@ -129,27 +128,6 @@ def test_a_termination_message_always_fits_and_can_be_read(text: str, place: str
     found = load(TerminationMessage, json.loads(encoded))
     assert found.failure is not None
     assert (found.exit_code, found.failure.rank) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "file"),
-    [
-        ("0::/pod/c1\n", "pod/c1/memory.events"),
-        ("0::/../elsewhere\n", "memory.events"),
-        ("9:cpu:/x\n4:memory:/pod/c1\n0::/\n", "memory/pod/c1/memory.oom_control"),
-    ],
-)
-def test_kills_for_memory_are_seen_in_both_cgroup_versions(tmp_path: Path, cgroup: str, file: str) -> None:
-    listing = tmp_path / "cgroup"
-    listing.write_text(cgroup)
-    counter_file = tmp_path / "mount" / file
-    counter_file.parent.mkdir(parents=True)
-    counter_file.write_text("oom 3\noom_kill 2\noom_group_kill 0\n")
-    counter = OomCounter(listing, tmp_path / "mount")
-    assert not counter.killed()
-    counter_file.write_text("oom 4\noom_kill 3\n")
-    assert counter.killed()
-    assert not counter.killed()
 
 
 @pytest.mark.parametrize(

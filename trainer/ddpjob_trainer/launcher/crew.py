@@ -94,6 +94,7 @@ class Crew:
         loop = asyncio.get_running_loop()
         self._environ, self._resume_dir = dict(environ), resume_dir
         self._began = loop.time()
+        self._oom.forget()
         for local_rank, rank in enumerate(self._config.ranks):
             files = cleared(self._config, self.generation, rank)
             before = prefix(self._config, rank)

@@ -260,6 +260,7 @@ class Foreman:
 
     def watch(self, now: float) -> None:
         """Tell the coordinator once of a rank that has failed and does not end, or makes no progress."""
+        self._oom.look()
         crew = self.crew
         if crew is None or crew.stopping:
             return

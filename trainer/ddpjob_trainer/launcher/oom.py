@@ -5,23 +5,45 @@ Must not: blame a rank (`cause.py`).
 """
 
 import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ddpjob_trainer.cgroup import CGROUP, MOUNT, group_paths
+from ddpjob_trainer.launcher.timing import OOM_SECONDS
 
 
 class OomCounter:
-    """Kills for memory since this was made."""
+    """Kills for memory since this was made, also of processes that are no worker, after which nobody asks."""
 
-    def __init__(self, cgroup: Path = CGROUP, mount: Path = MOUNT) -> None:
+    def __init__(
+        self, cgroup: Path = CGROUP, mount: Path = MOUNT, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._files = candidates(cgroup, mount)
+        self._clock = clock
         self._before = self._count()
+        self._kills: list[float] = []
+        """When each that may still be a worker's was seen."""
+
+    def look(self) -> None:
+        """See what is new, often enough to know when it came."""
+        now, count = self._clock(), self._count()
+        self._kills += [now] * (count - self._before)
+        self._kills = [at for at in self._kills if at > now - OOM_SECONDS]
+        self._before = max(self._before, count)
+
+    def forget(self) -> None:
+        """No worker lives: what was killed so far was none of those that come."""
+        self.look()
+        self._kills = []
 
     def killed(self) -> bool:
-        """Whether there was a new kill since the last call."""
-        now = self._count()
-        new, self._before = now > self._before, now
-        return new
+        """Whether a worker that has ended now may be one of the killed; each is one worker's."""
+        self.look()
+        if not self._kills:
+            return False
+        self._kills.pop(0)
+        return True
 
     def _count(self) -> int:
         for file in self._files:

@@ -50,6 +50,8 @@ POST_MORTEM_SECONDS = 3.0
 """How much longer the ranks of a hung job have for it; one that sits in the kernel writes none."""
 HELD_SECONDS = 0.5
 """So long a stopped rank stays so: it goes on to write its stacks, and the others, who wait for it, write theirs before."""
+OOM_SECONDS = 30.0
+"""A process that the kernel has killed for memory is gone after this: what ends later was killed by somebody else."""
 KILL_SECONDS = 30.0
 """A process that is not gone this long after SIGKILL sits in the kernel; its launcher gives up."""
 ORPHAN_LOOKS = 50

@@ -133,6 +133,10 @@ def misbehave(what: str) -> None:
 if fault == "abort":
     # As NCCL's watchdog does it, from a thread of its own: nothing of Python's answers a SIGTERM before.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if fault == "wait":
+    # for a test that asks about the job while this generation lives
+    while not (Path(plan["state"]) / "go").exists():
+        time.sleep(0.01)
 made = 0
 while step < plan["steps"] and not Path(plan.get("until", "/nonexistent")).exists():
     if fault and made == plan.get("after", 2):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.trainer.launcher.local import LocalJob, eventually
@@ -24,43 +23,34 @@ pytestmark = pytest.mark.timeout(120)
 MakeJob = Callable[..., LocalJob]
 STEPS = Slot.GENERATION_STEPS
 RUN_SECONDS = 60
-RECOVERY = {"gracePeriodSeconds": 10, "progressTimeoutSeconds": 2}
+RECOVERY = {"gracePeriodSeconds": 10, "progressTimeoutSeconds": 4}
 
 HANGS = [
-    ("hang", {"together": 60}, "rank 1 (pod test-1)", "no step for", "in misbehave after step 2"),
-    (
-        "stop",
-        {"together": 60},
-        "rank 1 (pod test-1)",
-        "no step for",
-        "its process is stopped (SIGSTOP)",
-    ),
-    ("stop", {"together": 1}, "rank 1 (pod test-1)", "Timed out waiting", "its process is stopped"),
-    pytest.param(
-        "hang",
-        {"together": 1},
-        "rank 1 (pod test-1)",
-        "Timed out waiting",
-        "in misbehave after step 2",
-        marks=pytest.mark.slow,
-    ),
+    # fault, seconds until the collective's time-out, and until the watchdog's; what is said
+    ("hang", 60, 4, "no step for", "in misbehave after step 2"),
+    ("stop", 60, 4, "no step for", "its process is stopped (SIGSTOP)"),
+    ("stop", 1, 30, "Timed out waiting", "its process is stopped"),
+    pytest.param("hang", 1, 30, "Timed out waiting", "in misbehave after step 2", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("fault", "plan", "who", "seen", "doing"), HANGS)
+@pytest.mark.parametrize(("fault", "together", "limit", "seen", "doing"), HANGS)
 def test_the_rank_that_stands_still_is_named_and_all_start_again(
-    job: MakeJob, tmp_path: Path, fault: str, plan: dict[str, Any], who: str, seen: str, doing: str
+    job: MakeJob, tmp_path: Path, fault: str, together: int, limit: int, seen: str, doing: str
 ) -> None:
-    program = script(20, faults={"1": {"1": fault}}, state=str(tmp_path), **plan)
-    run = job(2, program, recovery=RECOVERY, checkpoint={"everySteps": 1000})
+    faults = {"1": {"1": fault}, "2": {"0": "wait"}}
+    program = script(20, faults=faults, state=str(tmp_path), together=together)
+    recovery = {**RECOVERY, "progressTimeoutSeconds": limit}
+    run = job(2, program, recovery=recovery, checkpoint={"everySteps": 1000})
     first, second = (run.launch(node, DDPJOB_POD_UID=f"uid-{node}") for node in (0, 1))
     first.wrote("[rank 0] generation 2")
     failure = run.report().last_failure
+    (tmp_path / "go").touch()
     assert failure is not None
     assert (failure.reason, failure.exit_code, failure.rank) == (Reason.NO_PROGRESS, 87, 1)
     assert seen in failure.message
     assert doing in failure.message
-    assert who in first.output
+    assert "rank 1 (pod test-1)" in first.output
     assert "program.py:" in str(failure.location)
     kept = tmp_path / "checkpoints" / "post-mortem" / "generation-1"
     assert {path.name for path in kept.iterdir()} >= {"rank-1.txt", "rank-1.json"}
@@ -76,11 +66,11 @@ def test_the_rank_that_stands_still_is_named_and_all_start_again(
     assert [(rank.view.rank, rank.node) for rank in found.ranks] == [(1, 1), (0, 0)]
     culprit, witness = (rank.stacks for rank in found.ranks)
     assert "in misbehave" in culprit
-    assert "in meet" in witness if plan["together"] > 1 else not witness, "one whose time was out has ended"
+    assert "in meet" in witness if together > 1 else not witness, "one whose time was out has ended"
     assert found.ranks[0].view.stopped == (fault == "stop")
     spent = first.message.spent
     assert spent is not None and second.message.spent == spent
-    assert spent.times.hang_seconds >= 0.9  # of the two before the verdict, or of the time-out
+    assert spent.times.hang_seconds >= 0.9  # of the four before the verdict, or of the time-out
     assert 0 < spent.times.repeated_seconds < spent.times.useful_seconds
     assert spent.times.total < RUN_SECONDS
 
@@ -188,10 +178,12 @@ def test_only_within_a_step_a_rank_waits_for_others(tmp_path: Path, phase: Phase
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_rank_that_ends_early_is_named_by_a_watch_of_its_own(job: MakeJob, tmp_path: Path) -> None:
-    program = script(20, faults={"1": {"1": "exit 0"}}, state=str(tmp_path), together=600)
+    faults = {"1": {"1": "exit 0"}, "2": {"0": "wait"}}
+    program = script(20, faults=faults, state=str(tmp_path), together=600)
     first, second = (run := job(2, program, recovery={"gracePeriodSeconds": 10})).launch_all()
     eventually(lambda: "[rank 0] generation 2" in first.output, "the next generation", 120)
     failure = run.report().last_failure
+    (tmp_path / "go").touch()
     assert failure is not None and failure.rank == 1 and failure.reason is Reason.NO_PROGRESS
     assert "it had ended with exit code 0 after step 2, while rank 0 went on to step 3" in failure.message
     assert [first.code(), second.code()] == [0, 0]

@@ -25,13 +25,13 @@ def test_a_rank_that_failed_and_does_not_end_is_told_of_while_its_peers_wait_for
     job: MakeJob, tmp_path: Path, fault: str
 ) -> None:
     """A collective's time-out, 60 s here, would have come first, without a word of the exception."""
-    run = job(
-        2, script(tmp_path, together=60, faults={"1": {"1": fault}}), recovery={"gracePeriodSeconds": 10}
-    )
+    faults = {"1": {"1": fault}, "2": {"0": "wait"}}
+    run = job(2, script(tmp_path, together=60, faults=faults), recovery={"gracePeriodSeconds": 10})
     first, second = run.launch_all()
     second.wrote("ValueError: bad sample 2")
     first.wrote("[rank 0] generation 2 from step 0")
     failure = run.report().last_failure
+    (tmp_path / "go").touch()
     assert failure is not None
     assert (failure.rank, failure.reason, failure.exit_code) == (1, Reason.PROGRAM_FAILED, 1)
     assert failure.message == "ValueError: bad sample 2"
@@ -59,11 +59,15 @@ def test_a_failure_that_was_written_is_blamed_although_a_peer_died_first(
     job: MakeJob, tmp_path: Path
 ) -> None:
     """Its process ends by our signal, while an exit handler holds it."""
-    faults = {"1": {"0": "lose the one that raises", "1": "raise and finish slowly"}}
+    faults = {
+        "1": {"0": "lose the one that raises", "1": "raise and finish slowly"},
+        "2": {"0": "wait"},
+    }
     run = job(2, script(tmp_path, faults=faults), recovery={"gracePeriodSeconds": 10})
     first, second = run.launch_all()
     first.wrote("[rank 0] generation 2 from step 0")
     failure = run.report().last_failure
+    (tmp_path / "go").touch()
     assert failure is not None
     assert (failure.rank, failure.reason, failure.exit_code) == (1, Reason.PROGRAM_FAILED, 1)
     assert (failure.message, failure.step) == ("ValueError: bad sample 2", 2)

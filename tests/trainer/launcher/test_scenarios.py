@@ -23,6 +23,8 @@ from ddpjob_api.report import Outcome, RunState
 pytestmark = pytest.mark.timeout(120)
 MakeJob = Callable[..., LocalJob]
 RECOVERY = {"gracePeriodSeconds": 10}
+LONG = 100_000
+"""Steps of a training that ends by what happens to it, however slow the machine is."""
 
 
 def script(steps: int = 5, **plan: Any) -> dict[str, Any]:
@@ -55,12 +57,14 @@ def test_success_needs_every_worker_of_every_node_and_carries_the_result(job: Ma
 
 
 def test_an_exception_restarts_every_rank_in_the_same_launchers_and_is_blamed_on_its_rank(
-    job: MakeJob,
+    job: MakeJob, tmp_path: Path
 ) -> None:
-    run = job(2, script(200, faults={"1": {"1": "raise"}}), recovery=RECOVERY)
+    program = script(LONG, faults={"1": {"1": "raise"}}, until=str(tmp_path / "end"))
+    run = job(2, program, recovery=RECOVERY)
     first, second = run.launch_all()
     first.wrote("[rank 0] generation 2 from step 0")
     report = run.report()
+    (tmp_path / "end").touch()
     assert (report.restarts, report.disruptions, report.generation) == (1, 0, 2)
     failure = report.last_failure
     assert failure is not None
@@ -83,7 +87,7 @@ def test_kill_minus_nine_of_a_worker_is_its_own_failure(job: MakeJob) -> None:
 
 def test_the_third_failure_ends_the_job_with_the_programs_own_code_on_its_node_alone(job: MakeJob) -> None:
     faults = {str(generation): {"0": "exit 7"} for generation in (1, 2, 3)}
-    run = job(2, script(500, faults=faults, after=0), recovery={**RECOVERY, "maxRestarts": 2})
+    run = job(2, script(LONG, faults=faults, after=0), recovery={**RECOVERY, "maxRestarts": 2})
     first, second = run.launch_all()
     assert [first.code(), second.code()] == [7, 88]
     for each in (first, second):
@@ -101,7 +105,7 @@ def test_two_ranks_that_fail_at_once_are_one_incident_and_both_are_named(job: Ma
 
 
 def test_a_refused_configuration_is_not_tried_again(job: MakeJob) -> None:
-    run = job(2, script(500, faults={"1": {"1": "refuse"}}), recovery=RECOVERY)
+    run = job(2, script(LONG, faults={"1": {"1": "refuse"}}), recovery=RECOVERY)
     launchers = run.launch_all()
     assert [each.code() for each in launchers] == [86, 86]
     assert launchers[0].message.outcome is Outcome.REFUSED
@@ -109,7 +113,7 @@ def test_a_refused_configuration_is_not_tried_again(job: MakeJob) -> None:
 
 
 def test_a_killed_launcher_is_replaced_and_counts_as_disruption(job: MakeJob) -> None:
-    run = job(2, script(400), recovery=RECOVERY)
+    run = job(2, script(LONG), recovery=RECOVERY)
     first, second = run.launch_all()
     second.wrote("[rank 1] generation 1")
     second.kill()
@@ -123,8 +127,9 @@ def test_a_killed_launcher_is_replaced_and_counts_as_disruption(job: MakeJob) ->
     assert first.code() == 85
 
 
-def test_a_killed_coordinator_is_replaced_and_knows_what_was_spent(job: MakeJob) -> None:
-    run = job(2, script(300, faults={"1": {"1": "kill"}}), recovery=RECOVERY)
+def test_a_killed_coordinator_is_replaced_and_knows_what_was_spent(job: MakeJob, tmp_path: Path) -> None:
+    program = script(LONG, faults={"1": {"1": "kill"}}, until=str(tmp_path / "end"))
+    run = job(2, program, recovery=RECOVERY)
     first, second = run.launch_all()
     second.wrote("[rank 1] generation 2")
     first.kill()
@@ -132,6 +137,7 @@ def test_a_killed_coordinator_is_replaced_and_knows_what_was_spent(job: MakeJob)
     replacement = run.launch(0, incarnation=1)
     second.wrote("[rank 1] generation 3")
     report = run.report()
+    (tmp_path / "end").touch()
     assert (report.term, report.generation, report.restarts) == (2, 3, 1)
     assert (run.folder / "run-n1-i0" / "term").read_text() == "2"
     assert [replacement.code(), second.code()] == [0, 0]
@@ -140,7 +146,7 @@ def test_a_killed_coordinator_is_replaced_and_knows_what_was_spent(job: MakeJob)
 def test_one_launcher_told_to_leave_saves_with_all_and_the_others_keep_their_process(
     job: MakeJob, tmp_path: Path
 ) -> None:
-    run = job(2, script(400, state=str(tmp_path)), recovery=RECOVERY)
+    run = job(2, script(LONG, state=str(tmp_path)), recovery=RECOVERY)
     first, second = run.launch_all()
     step_reached(run, 3)
     second.term()
@@ -164,7 +170,7 @@ def test_one_launcher_told_to_leave_saves_with_all_and_the_others_keep_their_pro
 def test_a_launcher_told_to_leave_twice_during_a_save_lets_it_end_and_saves_once(
     job: MakeJob, tmp_path: Path
 ) -> None:
-    (launcher,) = job(1, script(400, state=str(tmp_path), saves_at=3), recovery=RECOVERY).launch_all()
+    (launcher,) = job(1, script(LONG, state=str(tmp_path), saves_at=3), recovery=RECOVERY).launch_all()
     launcher.wrote("saving step 3")
     launcher.term()
     launcher.wrote("told to leave")
@@ -180,7 +186,7 @@ def test_a_launcher_told_to_leave_twice_during_a_save_lets_it_end_and_saves_once
 def test_a_launcher_told_to_leave_before_the_first_step_has_nothing_to_save(
     job: MakeJob, tmp_path: Path
 ) -> None:
-    program = script(400, state=str(tmp_path), faults={"1": {"0": "hang"}}, after=0)
+    program = script(LONG, state=str(tmp_path), faults={"1": {"0": "hang"}}, after=0)
     (launcher,) = job(1, program, recovery=RECOVERY).launch_all()
     launcher.wrote("[rank 0] hang")
     launcher.term()
@@ -191,7 +197,7 @@ def test_a_launcher_told_to_leave_before_the_first_step_has_nothing_to_save(
 
 
 def test_a_stopped_job_saves_at_one_step_and_every_launcher_exits_85(job: MakeJob, tmp_path: Path) -> None:
-    run = job(2, script(400, state=str(tmp_path)), recovery=RECOVERY)
+    run = job(2, script(LONG, state=str(tmp_path)), recovery=RECOVERY)
     launchers = run.launch_all()
     step_reached(run, 3)
     assert run.http("/stop", method="POST")[0] == 401
@@ -289,7 +295,7 @@ def test_metrics_go_on_across_generations_and_a_hanging_rank_is_ended_within_the
     job: MakeJob,
 ) -> None:
     faults = {"1": {"0": "raise"}, "2": {"0": "hang", "1": "hang"}}
-    run = job(1, script(400, faults=faults), recovery={"gracePeriodSeconds": 2}, processesPerNode=2)
+    run = job(1, script(LONG, faults=faults), recovery={"gracePeriodSeconds": 2}, processesPerNode=2)
     (launcher,) = run.launch_all()
     for rank in (0, 1):
         launcher.wrote(f"[rank {rank}] hang")
@@ -315,7 +321,7 @@ def test_metrics_go_on_across_generations_and_a_hanging_rank_is_ended_within_the
 
 
 def test_a_taken_port_is_named(job: MakeJob) -> None:
-    run = job(1, script(400))
+    run = job(1, script(LONG))
     first = run.launch(0)
     first.wrote("generation 1")
     second = run.launch(0)
@@ -343,7 +349,7 @@ def test_what_the_launcher_cannot_do_ends_it_with_a_traceback_and_last_words(job
 
 
 def test_ctrl_c_at_a_launcher_stops_the_whole_job(job: MakeJob, tmp_path: Path) -> None:
-    run = job(2, script(400, state=str(tmp_path)), recovery=RECOVERY)
+    run = job(2, script(LONG, state=str(tmp_path)), recovery=RECOVERY)
     launchers = run.launch_all()
     step_reached(run, 3)
     launchers[1].process.send_signal(signal.SIGINT)

@@ -147,7 +147,7 @@ def test_a_standby_that_does_not_take_over_costs_a_fresh_start_and_nothing_else(
 def test_a_standby_does_not_outlive_a_launcher_that_is_killed(
     when: str, job: MakeJob, tmp_path: Path
 ) -> None:
-    """Nor one that its launcher has stopped for having had enough of a core."""
+    """Nor one that is stopped, as its launcher stops one that has had enough of a core."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
     begun = tmp_path / "begun"
@@ -163,7 +163,10 @@ def test_a_standby_does_not_outlive_a_launcher_that_is_killed(
     (waiting,) = eventually(lambda: standby_pids(launcher), "a standby")
     if when == "importing":
         eventually(begun.exists, "its import")
-        eventually(lambda: process_state(waiting) == "T", "it to be stopped")
+        # The launcher first, which would let it go on.
+        for pid in (launcher.process.pid, waiting):
+            os.kill(pid, signal.SIGSTOP)
+            eventually(lambda pid=pid: process_state(pid) == "T", f"{pid} to be stopped")
     launcher.kill()
     eventually(lambda: gone(waiting), "its end")
 

@@ -6,7 +6,7 @@ Why apart: a test says what happens; how a cable is pulled here is nobody's busi
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,18 +177,16 @@ class Faults:
         """Nothing more fits on the checkpoints' volume; the function returned makes room."""
         filler = training.checkpoints / "filler"
         later = self._later(lambda: filler.unlink(missing_ok=True))
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 20))
-            except OSError:
-                pass
-            try:
-                while True:
-                    file.write(bytes(512))
-            except OSError:
-                pass
+        self.fill_again(training)
         return later
+
+    def fill_again(self, training: Training) -> None:
+        """Take what became free on the full volume: old checkpoints go after a save that still found its place."""
+        with (training.checkpoints / "filler").open("ab", buffering=0) as file:
+            for size in (1 << 20, 512):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
 
     def damage_newest(self, training: Training) -> Path:
         """Cut the largest file of the newest checkpoint in two; its folder."""

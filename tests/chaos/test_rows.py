@@ -321,8 +321,13 @@ def test_a_full_disk_costs_checkpoints_and_not_the_training(
         incident = Incident.before(training, row)
         incident.begins()
         make_room = faults.fill_disk(training)
+
+        def rank_0_says_so() -> bool:
+            faults.fill_again(training)
+            return "could not be written" in training.job.logs(training.rank_pod(0)["metadata"]["name"])
+
         eventually(
-            lambda: "could not be written" in training.job.logs(training.rank_pod(0)["metadata"]["name"]),
+            rank_0_says_so,
             30,
             "rank 0 says that a checkpoint could not be written",
         )

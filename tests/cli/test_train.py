@@ -19,19 +19,21 @@ pytestmark = pytest.mark.timeout(600)
 def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path) -> None:
     with Running(EXAMPLES / "digits.yaml", cwd=tmp_path, seconds=480) as run:
         assert "bucketCapMB 1, broadcastBuffers true" in run.wait_for("DDP settings in effect")
-        run.wait_for("[rank 0] epoch 3 step 69/138")
         token = str(tmp_path / ".ddpjob/digits/token")
         checkpoints = str(tmp_path / ".ddpjob/digits/node-1/checkpoints")
         launchers = [processes_with(DDPJOB_NODE_INDEX=node, DDPJOB_TOKEN_FILE=token) for node in "01"]
+        run.wait_for("[rank 0] epoch 3 step 69/138")
         for pid in processes_with(DDPJOB_CHECKPOINT_DIR=checkpoints, RANK="1"):
             os.kill(pid, signal.SIGKILL)
-        run.wait_for("[rank 0] resumed from the checkpoint of step 50")
+        line = run.wait_for("[rank 0] resumed from the checkpoint of step ")
+        resumed = int(line.partition(" of step ")[2].partition(":")[0])
         assert launchers == [processes_with(DDPJOB_NODE_INDEX=node, DDPJOB_TOKEN_FILE=token) for node in "01"]
         code, ending = run.end()
     jsonschema.validate(ending, ENDING)
     assert (code, ending["outcome"], ending["ranks"], ending["steps"]) == (0, "Done", 2, 138)
     assert ending["accuracy"] == ending["result"]["accuracy"] >= 0.95
-    assert ending["allReduces"] == 138 - 50
+    assert resumed in (50, 100), "of the last one before the kill, which a busy machine may delay"
+    assert ending["allReduces"] == 138 - resumed
     assert ending["ddp"].items() >= {"backend": "gloo", "bucketCapMB": 1, "timeoutSeconds": 120}.items()
     assert ending["restarts"] == 1
     assert [(failure["rank"], failure["signal"]) for failure in ending["failures"]] == [(1, "SIGKILL")]
@@ -41,7 +43,8 @@ def test_a_killed_rank_costs_a_restart_and_the_result_is_the_same(tmp_path: Path
     assert last.startswith("done: 138 steps, loss 0.")
     assert last.endswith(" s, restarts 1")
     uses = ending["time"]
-    assert all(uses[f"{use}Seconds"] > 0 for use in ("useful", "start", "restart", "repeated"))
+    assert all(uses[f"{use}Seconds"] > 0 for use in ("useful", "start", "restart"))
+    assert uses["repeatedSeconds"] > 0 or resumed == 100
     assert uses["hangSeconds"] == 0
     assert ending["seconds"] - 10 < sum(uses.values()) <= ending["seconds"]
     assert ending["goodputPercent"] == int(100 * uses["usefulSeconds"] / sum(uses.values()))

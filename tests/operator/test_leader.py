@@ -64,11 +64,11 @@ async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration_and_not_b
 
 async def test_a_lease_that_is_renewed_is_not_taken_however_long() -> None:
     api = FakeApi()
-    first = candidate(api, "a", duration=timedelta(seconds=1))
+    first = candidate(api, "a", duration=timedelta(seconds=5))
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(candidate(api, "b").acquire(), 1.5)
+        await asyncio.wait_for(candidate(api, "b").acquire(), 6)
     holding.cancel()
     await asyncio.wait([holding])
 
@@ -158,7 +158,7 @@ async def test_a_lease_request_that_is_not_answered_leaves_time_for_another(
 ) -> None:
     """Within the deadline after which another operator may lead."""
     assert DEADLINE.total_seconds() > LEASE_SECONDS
-    monkeypatch.setattr("ddpjob_operator.__main__.LEASE_SECONDS", 0.2)
+    monkeypatch.setattr("ddpjob_operator.__main__.LEASE_SECONDS", 2.0)
     operator = Operator(Settings(lease="system/ddpjob", health_port=0))
     lease = Client(operator.lease_http, manager="m")
     slow.silent_of_leases = True

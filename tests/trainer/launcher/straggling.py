@@ -1,7 +1,8 @@
 """A training whose ranks take turns in being slow, in turn with their data, forward and backward.
 
 Each window of steps is injected as the schedule says; each rank keeps its own sums at the window's ends, so that a
-window's verdict is of exactly its steps. Arguments: folder for the sums, milliseconds, steps of a window, and the
+window's verdict is of exactly its steps. A window in which a rank had to wait for a core for long is made again: a busy
+machine makes stragglers of its own. Arguments: folder for the sums, milliseconds, steps of a window, and the
 windows as `rank:phase`, or `-`; the last one, after `+`, lasts until the folder has a file `end`.
 """
 
@@ -81,12 +82,26 @@ def steps(count: int) -> list[float]:
     return list(sums(worker.page))
 
 
-now = "-"
+def waited_for_a_core() -> float:
+    """Seconds so far."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+
+
+def window(injected: str) -> tuple[str, list[float], list[float]]:
+    """What it was told, and the sums at the begin and the end of a window that nothing else disturbed."""
+    global now
+    now = injected
+    while True:
+        waited = waited_for_a_core()
+        before, after = steps(SETTLING), steps(count)
+        longest = torch.tensor(waited_for_a_core() - waited)
+        dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+        if longest < count * seconds / 2:
+            return injected, before, after
+
+
 steps(20)
-kept = []
-for now in windows.split():
-    before = steps(SETTLING)
-    kept.append((now, before, steps(count)))
+kept = [window(injected) for injected in windows.split()]
 (folder / f"sums-{rank}.tmp").write_text(json.dumps(kept))
 os.rename(folder / f"sums-{rank}.tmp", folder / f"sums-{rank}.json")
 if lasting:

@@ -24,12 +24,14 @@ pytestmark = pytest.mark.timeout(600)
 
 @contextmanager
 def training(
-    folder: Path, windows: Sequence[str], *, steps: int = 12, lasting: str = ""
+    folder: Path, windows: Sequence[str], *, steps: int = 24, lasting: str = ""
 ) -> Iterator[tuple[LocalJob, Running]]:
     """Four ranks below one launcher."""
     last = ["+", lasting] if lasting else []
     script = {"args": [PROGRAM, str(folder), str(MILLISECONDS), str(steps), *windows, *last]}
-    job = LocalJob(folder, nodes=1, processesPerNode=RANKS, program={"script": script})
+    # Standbys would import torch four times while the ranks are measured.
+    recovery = {"warmStandby": False}
+    job = LocalJob(folder, nodes=1, processesPerNode=RANKS, program={"script": script}, recovery=recovery)
     try:
         yield job, job.launch(0)
     finally:

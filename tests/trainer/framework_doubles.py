@@ -70,6 +70,10 @@ class Arguments:
     ddp_find_unused_parameters: bool | None = None
     ddp_static_graph: bool | None = None
     save_only_model: bool = False
+    save_strategy: str = "steps"
+    save_steps: int = 500
+    save_total_limit: int | None = None
+    load_best_model_at_end: bool = False
 
 
 @dataclasses.dataclass

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.trainer.framework_doubles import HuggingFaceTrainer, shared
+from tests.trainer.framework_doubles import HuggingFaceTrainer, hugging_face, shared
 from tests.trainer.test_script_checkpoints import trainer as saved_by_trainer
 
 from ddpjob_api.page import Slot
@@ -100,6 +100,22 @@ def test_a_second_training_that_is_to_go_on_from_the_first_does_until_it_has_its
     later = Generation(tmp_path, 2, monkeypatch)
     later.train("out").train(True)
     assert later.given == ["out/checkpoint-40", "out-2/checkpoint-60"]
+
+
+def test_what_is_put_in_the_arguments_after_they_are_made_is_the_jobs_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = SimpleNamespace(TrainerCallback=object)
+    monkeypatch.setitem(sys.modules, "transformers.trainer_callback", there)
+    directory = tmp_path / "checkpoints"
+    found = shared(tmp_path, directory=directory, checkpoint={"everySteps": 3})
+    made = hugging_face(found, directory / "out")
+    for fold in (0, 1):
+        made.args.output_dir, made.args.save_steps = f"fold{fold}", 2
+        for _ in range(2):
+            made.train(None)
+            assert (made.args.output_dir, made.args.save_steps) == (str(directory / f"fold{fold}"), 3)
+    assert [each.asked for each in found.notices.overrides] == ["fold0", "2", "fold1"]
 
 
 def test_the_jobs_own_directory_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ def begun(trainer: Any, shared: Shared) -> list[Path]:
     Empty where the job does not say so: trials of a search have folders of their own by Hugging Face.
     """
     arguments, searching = trainer.args, getattr(trainer, "hp_search_backend", None) is not None
+    huggingface.put_checkpoint(arguments, shared)  # the program may have changed them since they were made
     if shared.saving.directory is None or arguments.output_dir is None or searching:
         return []
     folders = list(shared.saving.folders(Path(arguments.output_dir)))

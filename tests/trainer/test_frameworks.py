@@ -118,6 +118,16 @@ def test_accumulation_by_hand_keeps_the_scale_of_the_loss(tmp_path: Path, module
     assert with_accumulate.backward(8.0) == 2.0
 
 
+@pytest.mark.parametrize("assigned", [4, 2])
+def test_a_number_that_is_assigned_later_stays(assigned: int, tmp_path: Path, module: Any) -> None:
+    found = shared(tmp_path, gradientAccumulationSteps=4)
+    accelerate.patch(module, found)
+    made = module.Accelerator()
+    made.gradient_accumulation_steps = assigned
+    assert (made.backward(8.0), made.gradient_accumulation_steps) == (8.0 / assigned, assigned)
+    assert not found.notices.warnings
+
+
 @pytest.mark.parametrize(
     ("own", "told"),
     [({"gradient_accumulation_steps": 1}, "1"), ({}, "1"), ({"gradient_accumulation_steps": 8}, "8")],

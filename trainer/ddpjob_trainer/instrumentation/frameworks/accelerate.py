@@ -46,6 +46,7 @@ def patch(module: Any, shared: Shared) -> None:
     signature = inspect.signature(original_init)
     asked_steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
     """The program's own number, of accelerators that have the resource's and have not used `accumulate` yet."""
+    number = accelerator.gradient_accumulation_steps
 
     marks = Marks(shared)
     went_on = shared.guard.measuring(shared.saving.went_on)
@@ -115,6 +116,12 @@ def patch(module: Any, shared: Shared) -> None:
             take_back(self)
         return original_backward(self, loss, **kwargs)
 
+    @transparent
+    @functools.wraps(number.fset)
+    def assign(self: Any, steps: Any) -> None:
+        asked_steps.pop(self, None)  # said again, later: there is nothing to take back
+        number.fset(self, steps)
+
     @shared.guard.measuring
     def saved() -> None:
         shared.saving.saved(int(shared.worker.page[Slot.STEP]))
@@ -139,6 +146,7 @@ def patch(module: Any, shared: Shared) -> None:
     accelerator.save_state = save_state
     accelerator.load_state = load_state
     accelerator.__init__ = __init__
+    accelerator.gradient_accumulation_steps = number.setter(assign)
     accelerator.accumulate = accumulate
     accelerator.backward = backward
 

@@ -120,7 +120,9 @@ where that matters. `ddpjob run` keeps all copies in its directory.
 What a script writes into `DDPJOB_CHECKPOINT_DIR` without a claim is treated the same way, file by file: before a
 generation begins every node gets what is newer elsewhere, so the folder is as if it were shared. While the script runs,
 the next node keeps a copy of what has not changed for some seconds, in `.ddpjob-kept` of its own folder. A file that a
-script deletes on one node may come back from another; links are not sent.
+script deletes on one node may come back from another; links are not sent. Old checkpoints of Hugging Face's Trainer and
+of Accelerate (`checkpoint-<n>`) do not come back where a newer one is whole, and only newer ones need room. A framework
+deletes on rank 0's node: the others keep what a restart has brought them, so their volumes need room for more.
 
 `inMemoryEverySteps` is for a task whose checkpoints take long: in between, the state is copied into memory, and a
 restart of the ranks, or of another pod, goes on from there. Two copies (model, optimizer: about the size of a

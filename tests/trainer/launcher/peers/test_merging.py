@@ -1,16 +1,20 @@
 """Folders of a script: as if they were one, and found again by a node that lost its own."""
 
+import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.trainer.test_script_checkpoints import trainer
 
+from ddpjob_trainer.launcher.peers import taker
 from ddpjob_trainer.launcher.peers.giver import Giver
 from ddpjob_trainer.launcher.peers.items import KEPT_FOLDER, OWN, NotHere
 from ddpjob_trainer.launcher.peers.merging import keep, merge
 from ddpjob_trainer.launcher.peers.shelf import Shelf
-from ddpjob_trainer.launcher.peers.taker import Address, Source, Watch
+from ddpjob_trainer.launcher.peers.taker import Address, NoRoom, Source, Watch
 from ddpjob_trainer.launcher.peers.trees import Item, Stamp, Tree, lacking, read_document
 
 TOKEN = b"the token of this job"
@@ -114,6 +118,126 @@ def test_a_neighbour_keeps_what_is_new_and_follows_what_is_deleted(
     assert merge(shelf(neighbour), 1, [], token=TOKEN, watch=Watch()) == {}
     assert found(fresh) == found(neighbour) == {"checkpoint-20/model.bin": "m20", "log.txt": "1"}
     assert one_pass() == 0, "what lies here anyway is not kept twice"
+
+
+def restart(nodes: dict[int, tuple[Path, Address]]) -> dict[int, Watch]:
+    """Every node has what it lacks, before a generation."""
+    watches = {node: Watch() for node in nodes}
+    for node, (folder, _) in nodes.items():
+        others = [at for other, (_, at) in nodes.items() if other != node]
+        assert merge(shelf(folder), node, others, token=TOKEN, watch=watches[node]) == {}
+    return watches
+
+
+@pytest.fixture
+def two(
+    tmp_path: Path, address: Callable[[Path, int], Address]
+) -> tuple[Path, Path, dict[int, tuple[Path, Address]]]:
+    """The folders of two nodes, and what `restart` needs of them."""
+    writer, other = tmp_path / "writer", tmp_path / "other"
+    writer.mkdir()
+    other.mkdir()
+    return writer, other, {0: (writer, address(writer, 0)), 1: (other, address(other, 1))}
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.partition("-")[2]) for path in folder.rglob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("output", ["", "out"])
+def test_what_a_framework_has_deleted_does_not_come_back(
+    two: tuple[Path, Path, dict[int, tuple[Path, Address]]], output: str
+) -> None:
+    writer, other, nodes = two
+    for step in (100, 200, 300):
+        trainer(writer / output, step)
+        for old in set(steps(writer)) - {step}:
+            shutil.rmtree(writer / output / f"checkpoint-{old}")
+        watches = restart(nodes)
+        assert steps(writer) == [step]
+        assert watches[0].fetched_bytes == 0
+        assert step in steps(other)
+    again = restart(nodes)
+    assert steps(writer) == [300], "nor when nothing was saved since"
+    assert again[0].total_bytes == again[0].done_bytes == 0
+
+
+def test_an_older_checkpoint_is_taken_where_it_may_be_needed(
+    two: tuple[Path, Path, dict[int, tuple[Path, Address]]],
+) -> None:
+    writer, other, nodes = two
+    trainer(other, 100)
+    (trainer(writer, 200) / "trainer_state.json").unlink()
+    restart(nodes)
+    assert steps(writer) == [100, 200], "the newer one is half"
+    trainer(writer, 300)
+    torn = trainer(other, 300, at=301) / "model.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-1])
+    os.utime(torn, (302, 302))
+    shutil.rmtree(writer / "checkpoint-100")
+    restart(nodes)
+    assert steps(writer) == [100, 200, 300], "the newer one was whole before it was one with the other node's"
+    shutil.rmtree(writer)
+    restart(nodes)
+    assert steps(writer) == [100, 200, 300], "a new node has nothing of its own"
+    trainer(writer, 50, at=400)
+    restart(nodes)
+    assert steps(other) == [50, 100, 200, 300], "the numbers began anew"
+
+
+def test_the_newest_checkpoint_comes_first_and_older_ones_only_where_there_is_room(
+    two: tuple[Path, Path, dict[int, tuple[Path, Address]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other, nodes = two
+    for step in (100, 200):
+        trainer(writer, step)
+    size = sum(path.stat().st_size for path in writer.rglob("*") if path.is_file()) // 2
+    monkeypatch.setattr(taker, "free_bytes", lambda folder: size if not steps(other) else 0)
+    watches = restart(nodes)
+    assert steps(other) == [200]
+    assert len(watches[1].left_out) == 1
+    assert watches[1].left_out[0].startswith("checkpoint-100 is not taken, a newer one is here: no room for")
+    trainer(writer, 300)
+    with pytest.raises(NoRoom):
+        restart(nodes)
+
+
+def test_what_is_on_this_disk_already_needs_no_room(
+    two: tuple[Path, Path, dict[int, tuple[Path, Address]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, other, nodes = two
+    monkeypatch.setattr(taker, "free_bytes", lambda folder: 0)
+    trainer(other / KEPT_FOLDER / "for-0", 100)
+    assert merge(shelf(other), 1, [], token=TOKEN, watch=Watch()) == {}
+    assert steps(other) == [100, 100], "kept and its own"
+    (writer / "last.pt").write_text("whole")
+    (other / "last.pt.tmp-peer").write_text("whole")
+    assert merge(shelf(other), 1, [nodes[0][1]], token=TOKEN, watch=(watch := Watch())) == {}
+    assert (other / "last.pt").read_text() == "whole"
+    assert watch.fetched_bytes == 0
+
+
+def test_what_an_earlier_try_left_of_another_checkpoint_does_not_come_into_place(
+    two: tuple[Path, Path, dict[int, tuple[Path, Address]]],
+) -> None:
+    writer, other, nodes = two
+    trainer(writer / "out", 200)
+    trainer(other / "out.tmp-peer", 100)
+    restart(nodes)
+    assert steps(other) == [200]
+
+
+def test_a_neighbour_follows_what_is_deleted_inside_an_item(
+    two: tuple[Path, Path, dict[int, tuple[Path, Address]]],
+) -> None:
+    writer, other, nodes = two
+    for step in (100, 200):
+        trainer(writer / "out", step)
+        for old in set(steps(writer)) - {step}:
+            shutil.rmtree(writer / "out" / f"checkpoint-{old}")
+        with contextlib.closing(Source(nodes[0][1], TOKEN, Watch())) as source:
+            keep(shelf(other), 0, source, read_document(source.items()), names={"out"})
+    assert steps(other / KEPT_FOLDER) == [200]
 
 
 def test_a_source_that_is_gone_is_named(tmp_path: Path, address: Callable[[Path, int], Address]) -> None:

@@ -8,12 +8,14 @@ or touch anything outside of `KEPT_FOLDER` while one does (`keep`).
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddpjob_trainer.checkpoint_writing import sync_directory
 from ddpjob_trainer.launcher.peers.channel import Broken
 from ddpjob_trainer.launcher.peers.items import KEPT_FOLDER, OWN, NotHere, inside_parts, path_of
+from ddpjob_trainer.launcher.peers.rotation import checkpoints_in, in_order, newer_ones
 from ddpjob_trainer.launcher.peers.shelf import Cancelled, Shelf
 from ddpjob_trainer.launcher.peers.taker import (
     HALF,
@@ -22,8 +24,9 @@ from ddpjob_trainer.launcher.peers.taker import (
     Source,
     Watch,
     check_room,
+    size_of,
 )
-from ddpjob_trainer.launcher.peers.trees import Item, Tree, Wanted, lacking, read_document
+from ddpjob_trainer.launcher.peers.trees import Item, Stamp, Tree, Wanted, lacking, read_document
 
 QUIET_SECONDS = 3.0
 """An item that has not changed for this long is taken to be finished."""
@@ -36,8 +39,10 @@ def merge(
 ) -> dict[int, str]:
     """Take from the others, and from the copies kept here, whatever is newer; returns which source failed, and why.
 
+    A checkpoint that is gone here stays away where a newer one was here and, with all that others have of it, is whole.
+
     Raises:
-        NoRoom: it cannot be written here.
+        NoRoom: it cannot be written here, and there is no newer one.
         Cancelled: it is not wanted any more.
     """
     assert shelf.folder is not None
@@ -54,11 +59,18 @@ def merge(
             except (Broken, NotHere) as error:
                 failed[address.node] = str(error)
         mine = {item.name: item for item in own.items if item.place == OWN}
-        wanted = lacking(mine, {number: items for number, items in others.items() if number not in failed})
+        before = checkpoints_in(mine.values())
+        wanted = in_order(
+            lacking(mine, {number: items for number, items in others.items() if number not in failed})
+        )
         watch.total_bytes = sum(bytes_of(each, others) for each in wanted)
         for each in wanted:
             nodes = {number for number, _ in each.files.values()}
             if nodes & failed.keys():
+                continue
+            newer = newer_ones(shelf.folder, each.checkpoint, changed(each, others))
+            if newer & before and each.checkpoint not in before:
+                watch.total_bytes -= bytes_of(each, others)
                 continue
             try:
                 take_item(shelf, node, each, opened, watch, others)
@@ -66,8 +78,11 @@ def merge(
                 if watch.cancelled:
                     raise Cancelled from error
                 failed[watch.source if watch.source is not None else node] = f"{each.name}: {error}"
-            except OSError as error:
-                raise NoRoom(f"{each.name} cannot be written: {error.strerror or error}") from error
+            except NoRoom as error:
+                if not newer:
+                    raise
+                remove(shelf.folder / f"{each.name}{HALF}")
+                watch.left_out.append(f"{each.checkpoint} is not taken, a newer one is here: {error}")
     finally:
         for source in opened.values():
             source.close()
@@ -75,12 +90,21 @@ def merge(
 
 
 def bytes_of(wanted: Wanted, others: dict[int, tuple[Item, ...]]) -> int:
-    return sum(
-        item.files[inside].size
+    return sum(stamp.size for stamp in stamps_of(wanted, others))
+
+
+def changed(wanted: Wanted, others: dict[int, tuple[Item, ...]]) -> float:
+    """The second of its newest file."""
+    return max(stamp.mtime_ns for stamp in stamps_of(wanted, others)) / 1e9
+
+
+def stamps_of(wanted: Wanted, others: dict[int, tuple[Item, ...]]) -> list[Stamp]:
+    return [
+        item.files[inside]
         for inside, (node, place) in wanted.files.items()
         for item in others[node]
         if item.name == wanted.name and item.place == place and inside in item.files
-    )
+    ]
 
 
 def take_item(
@@ -91,24 +115,55 @@ def take_item(
     watch: Watch,
     others: dict[int, tuple[Item, ...]],
 ) -> None:
-    """Bring all files of an item beside it, then all of them into their places."""
+    """Bring all files of an item beside it, then all of them into their places.
+
+    Raises:
+        NoRoom: they cannot be written here.
+    """
     assert shelf.folder is not None
     beside = shelf.folder / f"{wanted.name}{HALF}"
-    check_room(shelf.folder, bytes_of(wanted, others), wanted.name)
-    if beside.is_file():
-        beside.unlink()
-    for inside, (number, place) in wanted.files.items():
-        path = beside.joinpath(*inside_parts(inside))
-        if number == node:
-            watch.source = None
-            copy_of(path_of(shelf, place, wanted.name).joinpath(*inside_parts(inside)), path)
-            continue
-        source = sources[number]
-        watch.source = number
-        source.awaited()
-        source.fetch(place, wanted.name, inside, source.entry(place, wanted.name, inside), path)
-    into_place(beside, shelf.folder / wanted.name)
-    sync_directory(shelf.folder)
+    fetched = {inside: source for inside, source in wanted.files.items() if source[0] != node}
+    try:
+        tidy(beside, wanted.files)
+        there = sum(size_of(beside.joinpath(*inside_parts(inside))) for inside in fetched)
+        check_room(shelf.folder, bytes_of(replace(wanted, files=fetched), others) - there, wanted.name)
+        for inside, (number, place) in wanted.files.items():
+            path = beside.joinpath(*inside_parts(inside))
+            if number == node:
+                watch.source = None
+                copy_of(path_of(shelf, place, wanted.name).joinpath(*inside_parts(inside)), path)
+                continue
+            source = sources[number]
+            watch.source = number
+            source.awaited()
+            source.fetch(place, wanted.name, inside, source.entry(place, wanted.name, inside), path)
+        into_place(beside, shelf.folder / wanted.name)
+        sync_directory(shelf.folder)
+    except Broken:  # an OSError, too, and no matter of this disk
+        raise
+    except OSError as error:
+        raise NoRoom(f"{wanted.name} cannot be written: {error.strerror or error}") from error
+
+
+def tidy(item: Path, wanted: Collection[str]) -> None:
+    """Delete what is not wanted of an item that is ours: kept, or left beside by an earlier try."""
+    if item.is_file() and "" not in wanted:
+        item.unlink()
+    for folder, _, names in os.walk(item, topdown=False):
+        for name in names:
+            path = Path(folder, name)
+            if path.relative_to(item).as_posix() not in wanted:
+                path.unlink()
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # an empty one is no checkpoint
+
+
+def remove(path: Path) -> None:
+    """Whatever it is; also nothing."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def copy_of(kept: Path, path: Path) -> None:
@@ -175,14 +230,14 @@ def keep(shelf: Shelf, neighbour: int, source: Source, items: Iterable[Item], *,
                 item.name in tree and tree[item.name].files.get(inside) == stamp for tree in (own, kept)
             )
         ]
-        if not new:
-            continue
-        check_room(folder, 2 * sum(item.files[inside].size for inside in new), item.name)
-        beside = folder / f"{item.name}{HALF}"
-        for inside in new:
-            path = beside.joinpath(*inside_parts(inside))
-            source.fetch(OWN, item.name, inside, source.entry(OWN, item.name, inside), path)
-        into_place(beside, folder / item.name)
+        if new:
+            check_room(folder, 2 * sum(item.files[inside].size for inside in new), item.name)
+            beside = folder / f"{item.name}{HALF}"
+            tidy(beside, new)
+            for inside in new:
+                path = beside.joinpath(*inside_parts(inside))
+                source.fetch(OWN, item.name, inside, source.entry(OWN, item.name, inside), path)
+            into_place(beside, folder / item.name)
+        tidy(folder / item.name, item.files)
     for name in kept.keys() - names:
-        path = folder / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        remove(folder / name)

@@ -179,6 +179,8 @@ class Preparation:
                 self._memory.fetched_bytes += watch.fetched_bytes
                 if watch.fetched_bytes:
                     self._memory.fetch_seconds += loop.time() - began
+        for each in watch.left_out:
+            self._say(each)
         if self._watch is not watch:
             return  # another order has come, or the generation begins
         steps, tree = self._memory.stock()

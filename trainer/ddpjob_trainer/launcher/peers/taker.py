@@ -61,6 +61,8 @@ class Watch:
     """What came over the network."""
     slow: bool = False
     """In the background of a training: half of the time is left to others."""
+    left_out: list[str] = field(default_factory=list)
+    """What was not taken though it is elsewhere, and why."""
     _cancelled: threading.Event = field(default_factory=threading.Event)
     _connection: socket.socket | None = None
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ddpjob_trainer.launcher.peers.items import KEPT_FOLDER, OWN, NotHere, check_name, hidden, plain_files
@@ -133,6 +133,8 @@ class Wanted:
     name: str
     files: Mapping[str, tuple[int, str]]
     """Path inside → node and place."""
+    checkpoint: PurePosixPath | None = None
+    """The one that all of them belong to, from the checkpoint folder on (`rotation.py`)."""
 
 
 def lacking(own: Mapping[str, Item], others: Mapping[int, Iterable[Item]]) -> tuple[Wanted, ...]:

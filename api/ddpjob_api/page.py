@@ -118,7 +118,7 @@ class Slot(IntEnum):
     """1: this worker waited as a standby, its imports done, before its generation began."""
     UNMEASURED = 56
     """1: the steps of this rank are not counted: the instrumentation has failed and stands aside, or the program has
-    compiled a step with all that could be seen of it, and none has been counted since."""
+    compiled a step with all that could be seen of it, or started processes that may train, and none has been counted since."""
     H2D_SECONDS = 57
     """Batches on their way to the device; only our own loop knows."""
     COMM_EXPOSED_SECONDS = 58

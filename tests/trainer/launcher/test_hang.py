@@ -122,6 +122,7 @@ def test_a_rank_is_overdue_by_its_steps_and_its_phase(
     tmp_path: Path, looks: list[tuple[float, dict[Slot, float]]], idle: float | None
 ) -> None:
     with Page(tmp_path / "page", create=True) as page:
+        page[Slot.TORCH_IMPORTED_AT] = 1
         watched, off = Watchdog(LIMIT), Watchdog(0.0)
         found: float | None = None
         for now, says in looks:
@@ -196,6 +197,39 @@ def test_a_command_without_ranks_cannot_be_watched_and_says_so_once(job: MakeJob
     assert (
         launcher.output.count("progressTimeoutSeconds has no effect so far: the command has started no") == 1
     )
+
+
+ELSEWHERE = """
+import os, subprocess, sys, time
+if len(sys.argv) == 1:
+    again = [sys.executable, __file__, "x"]
+    sys.exit(subprocess.run(again).returncode) if KIND == "child" else os.execv(sys.executable, again)
+time.sleep(25)
+"""
+
+
+@pytest.mark.parametrize("kind", ["child", "exec"])
+def test_a_script_that_trains_in_another_process_is_not_hung_and_is_told(
+    job: MakeJob, tmp_path: Path, kind: str
+) -> None:
+    """Its limit is 1 s, and ten times as long before the first step."""
+    (tmp_path / "train.py").write_text(ELSEWHERE.replace("KIND", repr(kind)))
+    program = {"script": {"args": [str(tmp_path / "train.py")]}, "ddp": {"bucketCapMB": 1}}
+    run = job(1, program, recovery={**RECOVERY, "progressTimeoutSeconds": 1, "maxRestarts": 0})
+    (launcher,) = run.launch_all()
+    assert launcher.code() == 0, launcher.output
+    said = (
+        "spec.ddp and recovery.progressTimeoutSeconds have no effect so far: no process of the script itself"
+    )
+    assert launcher.output.count(said) == 1
+
+
+def test_a_rank_is_watched_before_it_imports_torch_where_another_has(tmp_path: Path) -> None:
+    with Page(tmp_path / "0", create=True) as first, Page(tmp_path / "1", create=True) as second:
+        pages, watched = {0: first, 1: second}, Watchdog(LIMIT)
+        assert [watched.overdue(pages, now) for now in (0.0, 500.0)] == [None, None]
+        first[Slot.TORCH_IMPORTED_AT] = 1
+        assert [watched.overdue(pages, now) for now in (500.0, 599.0, 600.0)] == [None, None, 100.0]
 
 
 SLEEPS = """

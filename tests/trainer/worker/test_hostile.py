@@ -55,10 +55,30 @@ def test_ranks_that_a_program_starts_itself_are_none_of_the_job(fails: bool, fol
     assert (ours.returncode, ours.stdout) == (bare.returncode, bare.stdout) == (int(fails), bare.stdout)
     assert said(ours) == said(bare)
     assert ours[Slot.STEP] == ours[Slot.MICRO_BATCHES] == ours[Slot.DDP_MODELS] == 0
+    assert ours[Slot.UNMEASURED] == 1, "without steps of its own it is not hung"
     [line] = said(ours, ours=True)
     assert "the program starts processes of its own" in line and "they are no ranks of this job" in line
     [warning] = ours.effect.warnings
     assert warning in line
+
+
+HELPED = """
+import torch, torch.multiprocessing as mp
+if __name__ == "__main__":
+    mp.start_processes(print, args=("prepared",), nprocs=1, start_method="fork")
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_program_that_trains_itself_after_processes_of_its_own_is_measured(folder: Folder) -> None:
+    where = folder("helped")
+    (where / "train.py").write_text(HELPED)
+    [rank] = run(where, ["train.py"], world_size=1)
+    assert rank.returncode == 0, rank.stderr
+    assert (rank[Slot.STEP], rank[Slot.UNMEASURED]) == (1, 0)
 
 
 def test_a_program_that_leaves_nothing_as_it_was_trains_and_ends_as_without_us(folder: Folder) -> None:

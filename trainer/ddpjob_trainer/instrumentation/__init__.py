@@ -80,7 +80,7 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
     hooks.add("torch._dynamo.eval_frame", compiler.patch_frames)
     compiled = guard.measuring(clock.step_compiled)
     hooks.add("torch._dynamo.convert_frame", lambda module: compiler.patch_compilation(module, compiled))
-    hooks.add("torch.multiprocessing.spawn", lambda module: spawning.patch(module, notices, guard))
+    hooks.add("torch.multiprocessing.spawn", lambda module: spawning.patch(module, worker, notices, guard))
     hooks.add("torch.utils.checkpoint", lambda module: recomputation.patch(module, verdicts, guard))
     hooks.add(
         "torch.distributed.distributed_c10d",

@@ -19,7 +19,7 @@ from ddpjob_trainer.worker import Worker
 PUBLISHED_STEPS = (1, 3)
 """After the first step; and after the third, when the buckets are rebuilt and the accumulation is known."""
 
-SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
+SEQUENCE, UNMEASURED = int(Slot.COLLECTIVE_SEQUENCE), int(Slot.UNMEASURED)
 
 
 def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Saving, guard: Guard) -> None:
@@ -56,6 +56,7 @@ def patch(module: Any, worker: Worker, clock: Clock, effect: Effect, saving: Sav
     def learn(optimizer: Any) -> None:
         """What the first steps show."""
         if clock.steps == 1:
+            slots[UNMEASURED] = 0
             saving.first_step()
             effect.first_step(optimizer)
         if clock.steps == PUBLISHED_STEPS[-1]:

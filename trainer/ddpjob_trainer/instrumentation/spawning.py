@@ -7,17 +7,23 @@ started in the same ways, and the job has as many ranks as the resource says. Mu
 import functools
 from typing import Any
 
+from ddpjob_api.page import Slot
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.instrumentation.notices import Notices
+from ddpjob_trainer.worker import Worker
 
 
-def patch(module: Any, notices: Notices, guard: Guard) -> None:
+def patch(module: Any, worker: Worker, notices: Notices, guard: Guard) -> None:
     """Patch `torch.multiprocessing.spawn`, before its package takes the names from there."""
     original = module.start_processes
 
     @guard.setting
     def say() -> None:
+        if not worker.page[Slot.GENERATION_STEPS]:
+            worker.page[Slot.UNMEASURED] = (
+                1  # they may be the training: until this rank makes a step, it is not hung
+            )
         notices.warn(
             "the program starts processes of its own (torch.multiprocessing): they are no ranks of this job, so "
             "spec.ddp has no effect in them and they are not measured; if they train, let each process that DDPJob "

@@ -41,6 +41,7 @@ from ddpjob_trainer.launcher.timing import (
     ORPHAN_LOOKS,
 )
 from ddpjob_trainer.launcher.verdict import Rank
+from ddpjob_trainer.launcher.watchdog import shown
 from ddpjob_trainer.launcher.workers import Worker
 from ddpjob_trainer.page import Page
 
@@ -307,9 +308,9 @@ class Crew:
         return asked and (early or agent_file(self._config.run_dir, self.generation).exists())
 
     @property
-    def begun(self) -> bool:
-        """Whether any rank has."""
-        return any(rank.page[Slot.PID] for rank in self.ranks)
+    def shown(self) -> bool:
+        """Whether any rank has come so far that its steps are seen."""
+        return any(shown(rank.page) for rank in self.ranks)
 
     @property
     def pages(self) -> dict[int, Page]:

@@ -24,6 +24,7 @@ from ddpjob_api.messages import (
     Stopped,
 )
 from ddpjob_api.report import Cause, RankView, WorkerExit
+from ddpjob_api.spec import DDP, Spec
 from ddpjob_trainer.launcher.children import Children
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.crew import Crew, Unkillable
@@ -86,8 +87,8 @@ class Foreman:
             say=sink.say,
         )
         self._limit = config.spec.recovery.progress_timeout.total_seconds()
-        self._unseen = config.spec.command is not None and self._limit > 0
-        """It may have to be said that the limit is in vain: which ranks a command has is known once they begin."""
+        self._in_vain = in_vain(config.spec)
+        """What it may have to be said of that it has no effect."""
         self._began = 0.0
         """When the newest crew was."""
         self._watchdog = Watchdog(self._limit)
@@ -278,13 +279,16 @@ class Foreman:
             self._say_hung(crew)
 
     def _say_unseen(self, crew: Crew) -> None:
-        """Once: no rank of a command has shown itself in all the time that was given to it."""
-        if self._unseen and not crew.begun:
+        """Once: no rank has shown its steps in all the time that was given to it."""
+        names, self._in_vain = self._in_vain, ()
+        if names and not crew.shown:
+            effect = f"{' and '.join(names)} {'have' if len(names) > 1 else 'has'} no effect so far"
             self._sink.say(
-                "recovery.progressTimeoutSeconds has no effect so far: the command has started no Python rank whose "
-                "steps are seen"
+                f"{effect}: the command has started no Python rank whose steps are seen"
+                if self._config.spec.command is not None
+                else f"{effect}: no process of the script itself has imported torch, and what it starts or becomes "
+                "(subprocess, os.exec) is not seen; with `command: [python, …]` instead of `script` it is"
             )
-        self._unseen = False
 
     def _say_hung(self, crew: Crew) -> None:
         self._send(
@@ -334,3 +338,11 @@ class Foreman:
         self._views = crew.examination.glance()
         self.crew = None
         crew.discard()
+
+
+def in_vain(spec: Spec) -> tuple[str, ...]:
+    """What is set and has no effect where no rank shows its steps."""
+    limit = ("recovery.progressTimeoutSeconds",) if spec.recovery.progress_timeout else ()
+    # What a command does with them is its own.
+    ddp = ("spec.ddp",) if spec.script is not None and spec.ddp != DDP(overrides=spec.ddp.overrides) else ()
+    return (*ddp, *limit)

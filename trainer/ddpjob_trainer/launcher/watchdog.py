@@ -37,6 +37,8 @@ class Watchdog:
             now: of the monotonic clock.
             elsewhere: `patient_step` of the whole job, as far as this launcher was told.
         """
+        if not any(shown(page) for page in pages.values()):
+            return None
         here = patient_step(pages.values(), now, self._limit)
         steps = [step for step in (here, elsewhere) if step is not None]
         # A rank that has ended, and comes again below a torchrun that restarts it, has a clock of its own.
@@ -55,6 +57,11 @@ class Watchdog:
             if self._limit and idle >= self._limit * (PATIENCE if patient else 1):
                 found.append(idle)
         return max(found, default=None)
+
+
+def shown(page: Page) -> bool:
+    """Whether a rank may be seen to make steps: not where the program trains in a child, or after an exec."""
+    return page[Slot.TORCH_IMPORTED_AT] > 0 or page[Slot.GENERATION_STEPS] > 0
 
 
 IN_A_STEP = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})

@@ -101,3 +101,23 @@ def test_a_probe_that_one_rank_fits_leaves_the_ranks_at_one_step(tmp_path: Path)
     assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr
     assert [rank[Slot.STEP] for rank in ranks] == [12, 12]
     assert [rank[Slot.OBSERVED_ACCUMULATION] for rank in ranks] == [2, 2]
+
+
+AROUND = (
+    TRAIN
+    + """
+model, optimizer = wrapped()
+for step in range(3):
+    model.module(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+)
+
+
+def test_a_training_that_goes_around_ddp_is_one(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(AROUND)
+    for rank in run(tmp_path, [str(program)]):
+        assert rank.returncode == 0, rank.stderr
+        assert (rank[Slot.STEP], rank.effect.all_reduces) == (3, 0)

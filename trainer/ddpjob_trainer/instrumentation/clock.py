@@ -89,6 +89,8 @@ class Clock:
         """Steps of other optimizers since the primary's newest."""
         self.collectives: Callable[[], int] = lambda: 0
         """How many the default process group has begun; 0 where it does not say."""
+        self.trains_a_model: Callable[[Any], bool] = lambda _optimizer: False
+        """Whether an optimizer changes parameters of a DDP model."""
         self.steps = 0
         """Optimizer steps of the training in this process."""
         self.all_steps = 0
@@ -216,7 +218,7 @@ class Clock:
         self.all_steps += 1
         primary = self._primary() if self._primary is not None else None
         if primary is not optimizer:
-            if self._meets_nobody():
+            if self._meets_nobody() and not self.trains_a_model(optimizer):
                 self._backwards = 0  # a fit of its own is no part of the window
                 return False
             self._of_others += 1

@@ -33,6 +33,7 @@ class Effect:
         self._group: dict[str, Any] = {}
         self._model: dict[str, Any] = {}
         self._first: weakref.ref[Any] | None = None
+        self._models: list[weakref.ref[Any]] = []
         self._reducers: list[Reducer] = []
         """Of models that live; each is read a last time when its model goes."""
         self._finished_count = 0
@@ -43,6 +44,7 @@ class Effect:
         self._goodbye = guard.measuring(self._model_goes)
         notices.changed = self._publish_later
         clock.collectives = self.collective_sequence
+        clock.trains_a_model = self.trains_a_model
 
     def group_made(self, c10d: Any) -> None:
         """The default process group is there."""
@@ -63,12 +65,20 @@ class Effect:
             weakref.finalize(model, self._goodbye, reducer).atexit = False
         page = self._worker.page
         self._clock.model_made()
+        self._models = [each for each in self._models if each() is not None] + [weakref.ref(model)]
         page[Slot.DDP_MODELS] = self._clock.models
         if self._first is None:
             page[Slot.DDP_AT] = monotonic()
             self._first = weakref.ref(model)
             self.publish()
         return reducer
+
+    def trains_a_model(self, optimizer: Any) -> bool:
+        """Whether an optimizer changes parameters of a DDP model: their training, also where it goes around DDP."""
+        models = [model for each in self._models if (model := each()) is not None]
+        known = {id(parameter) for model in models for parameter in model.parameters()}
+        held = (each for group in optimizer.param_groups for each in group["params"])
+        return any(each.requires_grad and id(each) in known for each in held)
 
     def publish(self) -> None:
         """Read everything back and put it on the page (`Fact.DDP`)."""

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tests.operator.charts import CHART, ROOT, helm, rendered
+from tests.operator.charts import CHART, MONITORING, ROOT, helm, rendered
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -66,6 +66,23 @@ def test_the_versions_agree() -> None:
 
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == __version__
+
+
+def test_common_labels_are_on_every_object_and_pod_and_only_the_operators_pods_are_selected() -> None:
+    everything = ("commonLabels.team=ml", "replicas=2", "watchNamespaces={a,b}")
+    documents = [*rendered("commonLabels.team=ml", apis=MONITORING), *rendered(*everything, apis=MONITORING)]
+    (selector,) = {tuple(d["spec"]["selector"].items()) for d in documents if d["kind"] == "Service"}
+    pods = 0
+    for document in documents:
+        name = f"{document['kind']} {document['metadata']['name']}"
+        assert document["metadata"]["labels"]["team"] == "ml", name
+        template = document if document["kind"] == "Pod" else document.get("spec", {}).get("template")
+        if template is not None:
+            labels = template["metadata"]["labels"]
+            assert labels["team"] == "ml", f"pods of {name}"
+            assert ({*selector} <= {*labels.items()}) == (document["kind"] == "Deployment"), name
+            pods += 1
+    assert pods == 2 * len(("operator", "release", "test"))
 
 
 def test_rendered_objects_are_restricted_and_namespaced_installs_have_no_cluster_role() -> None:

@@ -18,6 +18,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{- /* Of a pod beside the operator's, which no selector of theirs may find: (list $ NAME). */ -}}
+{{- define "ddpjob.besideLabels" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: ddpjob-{{ index . 1 }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "ddpjob.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (include "ddpjob.name" .) }}
 {{- end }}

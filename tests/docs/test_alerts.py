@@ -77,6 +77,16 @@ CASES = [
     ),
     Case("the operator comes back and finds old failures", "DDPJobFailed", failed("3x10 _x60 3x60"), [], [5, 40, 71, 80]),
     Case(
+        "one operator takes over from another, and both are scraped for a minute", "DDPJobFailed",
+        {
+            'ddpjob_operator_jobs_by_condition{condition="Failed",reason="ProgramFailed",namespace="ddpjob-system",pod="a"}':
+                "3x40 stale",
+            'ddpjob_operator_jobs_by_condition{condition="Failed",reason="ProgramFailed",namespace="ddpjob-system",pod="b"}':
+                "_x39 3x80",
+        },
+        [], [39, 40, 41, 60],
+    ),
+    Case(
         "a hang is seen by a scrape", "DDPJobHung", {f"ddpjob_trainer_hung{{{POD}}}": "0x10 1 0x160"}, [12, 25], [9, 30],
         NAMED, "A DDPJob hung (ml/digits)",
     ),
@@ -111,6 +121,14 @@ CASES = [
     Case(
         "no checkpoint", "DDPJobNoCheckpoint", {"ddpjob_operator_stale_checkpoint_jobs": "0x10 2x60"}, [22], [15],
         {}, "2 DDPJobs have saved no checkpoint for long",
+    ),
+    Case(
+        "one operator takes over from another, and both tell of two jobs", "DDPJobNoCheckpoint",
+        {
+            'ddpjob_operator_stale_checkpoint_jobs{namespace="ddpjob-system",pod="a"}': "2x40 stale",
+            'ddpjob_operator_stale_checkpoint_jobs{namespace="ddpjob-system",pod="b"}': "_x39 2x80",
+        },
+        [39, 40, 41], [5], {}, "2 DDPJobs have saved no checkpoint for long",
     ),
     Case("no operator is scraped", "DDPJobOperatorDown", {}, [6, 60], [4], {}, "No DDPJob operator serves"),
     Case(

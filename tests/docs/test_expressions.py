@@ -87,6 +87,20 @@ def test_every_metric_of_the_operator_is_looked_at_or_explained_by_one_that_is()
     assert unseen == {"ddpjob_operator_resync_ghosts_total", "ddpjob_operator_resyncs_total"}
 
 
+def test_jobs_that_two_operators_tell_of_are_not_counted_twice() -> None:
+    """While one's pod takes over from the other; only of those that lead is the sum what is asked."""
+    gauges = [
+        described.name
+        for made in vars(Metrics()).values()
+        if isinstance(made, MetricWrapperBase)
+        for described in made.describe()
+        if described.type == "gauge" and not described.name.endswith("_leader")
+    ]
+    assert "ddpjob_operator_jobs" in gauges
+    summed = re.compile(rf"\bsum *(?:by *\([^()]*\))? *\(\s*(?:{'|'.join(gauges)})\b")
+    assert not [(where, text) for where, text in EXPRESSIONS if summed.search(text)]
+
+
 def test_dashboards_are_what_grafana_imports() -> None:
     """Each panel has an identity and a place of its own, asks the chosen Prometheus, and says what it answers."""
     for file in (FILES / "dashboards").glob("*.json"):

@@ -21,7 +21,15 @@ def dashboard() -> Dashboard:
 
 
 def condition(name: str) -> str:
-    return f'sum(ddpjob_operator_jobs_by_condition{{condition="{name}"}}) or vector(0)'
+    found = f'ddpjob_operator_jobs_by_condition{{condition="{name}"}}'
+    return f"sum(max by (namespace, reason) ({found})) or vector(0)"
+
+
+def now(gauge: str, label: str = "") -> str:
+    """Jobs by this label; while one operator's pod takes over from another, both tell of the same ones."""
+    if not label:
+        return f"sum(max by (namespace) ({gauge}))"
+    return f"sum by ({label}) (max by (namespace, {label}) ({gauge}))"
 
 
 def jobs() -> Section:
@@ -75,16 +83,16 @@ def attention() -> Section:
         graph(
             "Slow ranks",
             "How many jobs does one rank slow down, and by what?",
-            query("sum by (cause) (ddpjob_operator_slow_jobs)", "{{cause}}"),
+            query(now("ddpjob_operator_slow_jobs", "cause"), "{{cause}}"),
             span=6,
             stacked=True,
         ),
         graph(
             "Advice",
             "How many jobs mostly wait, cannot save, or have not saved for long?",
-            query("sum(ddpjob_operator_inefficient_jobs)", "mostly waiting"),
-            query("sum(ddpjob_operator_checkpoint_failing_jobs)", "cannot save"),
-            query("sum(ddpjob_operator_stale_checkpoint_jobs)", "not saved for long"),
+            query(now("ddpjob_operator_inefficient_jobs"), "mostly waiting"),
+            query(now("ddpjob_operator_checkpoint_failing_jobs"), "cannot save"),
+            query(now("ddpjob_operator_stale_checkpoint_jobs"), "not saved for long"),
             span=6,
         ),
         graph(
@@ -97,7 +105,7 @@ def attention() -> Section:
         graph(
             "Failed jobs",
             "What do jobs fail with?",
-            query('sum by (reason) (ddpjob_operator_jobs_by_condition{condition="Failed"})', "{{reason}}"),
+            query(now('ddpjob_operator_jobs_by_condition{condition="Failed"}', "reason"), "{{reason}}"),
             span=6,
             stacked=True,
         ),
@@ -124,7 +132,7 @@ def lost_time() -> Section:
         graph(
             "Jobs by state",
             "What do jobs do?",
-            query("sum by (state) (ddpjob_operator_jobs)", "{{state}}"),
+            query(now("ddpjob_operator_jobs", "state"), "{{state}}"),
             stacked=True,
         ),
     )
@@ -145,7 +153,7 @@ def operator() -> Section:
         graph(
             "Queue",
             "Does it keep up?",
-            query("sum(ddpjob_operator_queue_depth)", "jobs waiting"),
+            query(now("ddpjob_operator_queue_depth"), "jobs waiting"),
             query("max(ddpjob_operator_queue_oldest_seconds)", "oldest, seconds"),
             span=6,
         ),

@@ -3,11 +3,14 @@
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.trainer.worker.ranks import free_port
+from tests.trainer.worker.ranks import free_port, run
 
 from ddpjob_trainer.instrumentation import meeting
+from ddpjob_trainer.instrumentation.process_group import comes_to_a_store
 
 
 @dataclass
@@ -74,3 +77,38 @@ def test_it_is_left_to_torch_after_a_while_and_asks_seldom_by_then(clock: Clock)
 def test_it_does_not_wait_where_there_is_nothing_to_wait_for(clock: Clock, told: dict[str, str]) -> None:
     assert not meeting.wait(told, clock=clock, sleep=clock.sleep)
     assert clock.pauses == []
+
+
+ENVIRONMENT = {"init_method": "env://", "rank": -1, "backend": None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "comes"),
+    [
+        ({}, True),
+        (ENVIRONMENT, True),
+        ({"backend": "gloo", "rank": 1, "world_size": 2}, True),
+        ({"rank": 0, "world_size": 1}, False),
+        ({"backend": "mpi"}, False),
+        ({"init_method": "tcp://127.0.0.1:1"}, False),
+        ({"store": object()}, False),
+    ],
+)
+def test_only_who_looks_for_the_store_of_rank_0_waits_for_it(asked: dict[str, Any], comes: bool) -> None:
+    assert comes_to_a_store(asked) == comes
+
+
+ALONE = """
+import os, time, torch.distributed as dist
+os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1 + int(os.environ["RANK"]))
+began = time.monotonic()
+dist.init_process_group("gloo", rank=0, world_size=1)
+print(time.monotonic() - began)
+"""
+
+
+def test_a_rank_with_a_group_of_its_own_waits_for_nobody(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ALONE)
+    for rank in run(tmp_path, ["train.py"]):
+        assert rank.returncode == 0, rank.stderr
+        assert rank.printed < meeting.LONGEST_SECONDS

@@ -43,7 +43,7 @@ def patch(
         elif wanted.overrides is Overrides.APPLY:
             verdicts.learn_backend(module.torch, wanted.backend)
         settings.over_process_group(call)
-        if call.arguments.get("store") is None and call.arguments.get("init_method") in (None, "env://"):
+        if comes_to_a_store(call.arguments):
             meeting.wait(os.environ)
         return call
 
@@ -68,6 +68,13 @@ def patch(
         return default(backend) if seconds is None else seconds
 
     replace(module, "_get_default_timeout", get_default_timeout)
+
+
+def comes_to_a_store(arguments: dict[str, Any]) -> bool:
+    """Whether a rank other than 0 is about to look for rank 0's store at MASTER_ADDR: `rank=0` is one itself, MPI has none."""
+    if arguments.get("store") is not None or arguments.get("init_method") not in (None, "env://"):
+        return False
+    return arguments.get("rank") != 0 and str(arguments.get("backend")).lower() != "mpi"
 
 
 def for_cpu(asked: Any) -> bool:

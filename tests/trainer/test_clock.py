@@ -134,3 +134,29 @@ def test_accumulation_is_judged_for_one_model_in_training(
         clock.step_ends(optimizer)
     assert capfd.readouterr().err.count("the resource says 4 and the program makes 1 backward pass") == said
     assert clock.accumulation == (1 if said else None), "of several models it is not known"
+
+
+@pytest.mark.parametrize(("before", "inside", "shown"), [(0, 5, 0), (0, 1, 1), (3, 1, 4)])
+def test_a_closure_that_is_evaluated_several_times_is_no_accumulation(
+    clock: Clock, worker: Worker, before: int, inside: int, shown: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """LBFGS evaluates it again and again; Lightning makes the last micro-batch of a step in it."""
+    clock.models = clock.training = 1
+    optimizer = Optimizer()
+
+    def passes(count: int) -> None:
+        for _ in range(count):
+            clock.forward(synced=True, share=0.0, on_device=None)
+            clock.backward_begins()
+            clock.backward_ends()
+
+    for _ in range(3):
+        passes(before)
+        clock.step_begins()
+        passes(inside)
+        clock.step_ends(optimizer)
+    assert worker.page[Slot.OBSERVED_ACCUMULATION] == shown
+    assert clock.accumulation == (shown or None)
+    said = capfd.readouterr().err
+    assert ("accumulation without no_sync" in said) == (shown == 4)
+    assert ("gradientAccumulationSteps" in said) == (shown == 1)

@@ -1,14 +1,17 @@
 """The resource's settings are in effect inside an unmodified program; what it asked for itself is reported."""
 
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tests.trainer.worker.conftest import PROGRAM
-from tests.trainer.worker.ranks import Rank
+from tests.trainer.worker.ranks import Rank, run
 
 from ddpjob_api.codec import load, render
 from ddpjob_api.page import Slot
 from ddpjob_api.report import InEffect, Override
+from ddpjob_api.spec import DDP, Backend, Overrides
 from ddpjob_trainer.instrumentation.effect import settings_of_group
 
 MIB = 1024 * 1024
@@ -141,3 +144,54 @@ def test_a_long_name_of_backends_is_reported_as_far_as_the_status_takes_it() -> 
     found = InEffect(**settings_of_group(c10d))
     assert found.backend == name[:32]
     assert load(InEffect, render(found)) == found
+
+
+STATIC_LATER = """
+import json, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+given, later = (DDP(torch.nn.Linear(4, 1), static_graph=each) for each in (True, False))
+later._set_static_graph()
+print(json.dumps([given.static_graph, later.static_graph]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "static"), [(Overrides.APPLY, False), (Overrides.REPORT, True)], ids=lambda each: str(each)
+)
+def test_a_static_graph_that_is_set_after_wrapping_is_an_override_too(
+    overrides: Overrides, static: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(STATIC_LATER)
+    ddp = DDP(static_graph=False, overrides=overrides)
+    [rank] = run(tmp_path, ["train.py"], world_size=1, ddp=ddp)
+    assert rank.returncode == 0, rank.stderr
+    assert rank.printed == [static, static]
+    assert [(each.setting, each.asked, each.where) for each in rank.effect.overrides] == [
+        ("staticGraph", "true", "train.py:5"),
+        ("staticGraph", "true", "train.py:6"),
+    ]
+
+
+BY_HAND = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4)).sum().backward()
+for parameter in model.parameters():
+    dist.all_reduce(parameter.grad)
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("bucket_cap_mb", "said"), [(None, 0), (1, 1)])
+def test_without_ddp_backend_and_time_out_are_in_effect(
+    bucket_cap_mb: int | None, said: int, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(BY_HAND)
+    ddp = DDP(backend=Backend.GLOO, timeout=timedelta(seconds=120), bucket_cap_mb=bucket_cap_mb)
+    [rank] = run(tmp_path, ["train.py"], world_size=1, ddp=ddp)
+    assert (rank.effect.backend, rank.effect.timeout) == ("gloo", 120)
+    assert len(rank.effect.warnings) == said
+    assert all("only backend and timeoutSeconds" in warning for warning in rank.effect.warnings)

@@ -118,6 +118,8 @@ class Clock:
         self._synced = 0
         self._synced_before = 0
         """Those that an optimizer step of others has followed."""
+        self._before_step = float("inf")
+        """Backward passes when the newest optimizer step that was seen to begin began."""
         self._before = (0, 0)
         """(backward passes, synchronised ones) of the window before."""
 
@@ -210,6 +212,7 @@ class Clock:
         self._enter(BETWEEN, OTHER_SECONDS)
 
     def step_begins(self) -> None:
+        self._before_step = self._backwards
         self._enter(OPTIMIZER, OTHER_SECONDS)
 
     def step_ends(self, optimizer: Any) -> bool:
@@ -228,6 +231,10 @@ class Clock:
         self._of_others = 0
         self.steps += 1
         slots = self._slots
+        if self._backwards > self._before_step + 1:
+            self._backwards = self._synced = (
+                0  # a closure is evaluated several times (LBFGS): no accumulation
+            )
         slots[ACCUMULATION] = self._backwards
         if self.steps <= OBSERVED_STEPS:
             self._compare_windows()

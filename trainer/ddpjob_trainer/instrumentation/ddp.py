@@ -58,6 +58,7 @@ def patch(
     watched: dict[int, Watched | None] = {}
     """By `id`, as long as the model lives: a class with `__eq__` may have no hash. None: it cannot be read."""
     original_init, original_forward, original_hook = ddp.__init__, ddp._pre_forward, ddp.register_comm_hook
+    original_static = ddp._set_static_graph
     signature = inspect.signature(original_init)
     slots = worker.page.slots
     grad_enabled, tensor, memory = torch.is_grad_enabled, torch.Tensor, torch.cuda
@@ -204,6 +205,17 @@ def patch(
         learn_hook(self, hook)
         return original_hook(self, state, hook)
 
+    @guard.setting
+    def stays_dynamic(model: Any) -> bool:
+        """Whether the resource wants no static graph where the program does, after `__init__` (which sets it like this)."""
+        return id(model) in watched and settings.over_framework("staticGraph", asked=True) is False
+
+    @transparent
+    @functools.wraps(original_static)
+    def _set_static_graph(self: Any) -> None:
+        if not stays_dynamic(self):
+            original_static(self)
+
     @guard.measuring
     def last_look() -> None:
         """The error that ends a program is often that of an allocation, and it comes after the newest sample."""
@@ -214,6 +226,7 @@ def patch(
     ddp.__init__ = __init__
     ddp._pre_forward = _pre_forward
     ddp.register_comm_hook = register_comm_hook
+    ddp._set_static_graph = _set_static_graph
 
 
 def backend_of(module: Any, arguments: dict[str, Any]) -> str:

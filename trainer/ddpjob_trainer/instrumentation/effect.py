@@ -145,10 +145,10 @@ class Effect:
             self.alone()
         wanted = self._worker.settings
         plain = self._first is None and not self._sharded
-        if plain and self._clock.steps and self._c10d is not None and wanted != DDP():
+        if plain and self._clock.steps and self._c10d is not None and asks_of_ddp(wanted):
             self._notices.warn(
-                f"spec.ddp has no effect: the program made {self._clock.steps} optimizer steps and wrapped no model in "
-                "DistributedDataParallel"
+                "spec.ddp: only backend and timeoutSeconds can be in effect: the program made "
+                f"{self._clock.steps} optimizer steps and wrapped no model in DistributedDataParallel"
             )
         self.publish()
 

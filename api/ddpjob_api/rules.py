@@ -400,8 +400,8 @@ RULES = (
         id="unused-not-needed",
         verdict=Verdict.WARN,
         path=("spec", "ddp", "findUnusedParameters"),
-        sentence="findUnusedParameters is on and no parameter was unused; set it to false: it costs a walk of the "
-        "graph at every step",
+        sentence="findUnusedParameters is on and no parameter was unused on this rank so far; set it to false if no "
+        "rank ever skips a part of the model: it costs a walk of the graph at every step",
         applies=lambda f: bool(f.nothing_unused),
         at_run_time=True,
     ),

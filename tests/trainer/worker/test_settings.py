@@ -195,3 +195,42 @@ def test_without_ddp_backend_and_time_out_are_in_effect(
     assert (rank.effect.backend, rank.effect.timeout) == ("gloo", 120)
     assert len(rank.effect.warnings) == said
     assert all("only backend and timeoutSeconds" in warning for warning in rank.effect.warnings)
+
+
+SKIPS = """
+import sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+skipped = range(*map(int, sys.argv[1:]))
+dist.init_process_group("gloo")
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+
+    def forward(self, inputs, skips):
+        return self.first(inputs) if skips else self.first(inputs) + self.second(inputs)
+
+
+model = DDP(Model())
+for step in range(1, 61):
+    model(torch.ones(2, 4), step in skipped).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("skipped", "said", "kept"),
+    [((0, 0), 1, 1), ((4, 60, 4), 0, 0), ((12, 60), 1, 0)],
+    ids=["never", "every fourth step", "later"],
+)
+def test_parameters_are_unused_where_any_sample_shows_it(
+    skipped: tuple[int, ...], said: int, kept: int, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SKIPS)
+    args = ["train.py", *map(str, skipped)]
+    [rank] = run(tmp_path, args, world_size=1, ddp=DDP(find_unused_parameters=True))
+    assert rank.returncode == 0, rank.stderr
+    assert rank.stderr.count("warning: spec.ddp.findUnusedParameters: findUnusedParameters is on") == said
+    assert sum("no parameter was unused" in warning for warning in rank.effect.warnings) == kept
+    assert rank[Slot.WARNINGS] == len(rank.effect.warnings)

@@ -15,32 +15,31 @@ from ddpjob_trainer.instrumentation.clock import Clock, monotonic
 from ddpjob_trainer.instrumentation.effect import Effect
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
-from ddpjob_trainer.instrumentation.reducer import Reducer
+from ddpjob_trainer.instrumentation.reducer import FULLY_SAMPLED, Reducer
 from ddpjob_trainer.instrumentation.settings import Settings
 from ddpjob_trainer.instrumentation.verdicts import Verdicts
 from ddpjob_trainer.worker import Worker
 
 SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 SAMPLES, TOKENS = int(Slot.SAMPLES), int(Slot.TOKENS)
-UNUSED_AFTER = 5
-"""Iterations after which findUnusedParameters has shown whether it is needed."""
 
 
 class Watched:
     """What is remembered of one model."""
 
-    __slots__ = ("asked_unused", "first_window", "meets", "rebuilt", "reducer", "synced")
+    __slots__ = ("first_window", "meets", "rebuilt", "reducer", "synced", "unused_known")
 
     def __init__(self, reducer: Reducer, *, meets: bool) -> None:
         self.reducer = reducer
         self.meets = meets
         """Its forward passes begin with a broadcast of buffers, in which ranks wait for each other."""
         self.rebuilt = False
-        self.asked_unused = False
         self.first_window: int | None = None
         """Optimizer steps that had been made when its first forward pass with gradients began."""
         self.synced = False
         """The newest forward pass was prepared for synchronisation."""
+        self.unused_known = False
+        """A sample has shown that findUnusedParameters is needed."""
 
 
 def patch(
@@ -160,7 +159,7 @@ def patch(
         """Torch has just written one: a moment to look at what is dear to ask."""
         if model.device_type == "cuda":
             device.put_memory(slots, memory)
-        if not state.asked_unused:
+        if not state.unused_known:
             ask_unused(model, state)
 
     def first_window(state: Watched) -> bool:
@@ -176,10 +175,14 @@ def patch(
         clock.training -= 1
 
     def ask_unused(model: Any, state: Watched) -> None:
-        if state.reducer.count >= UNUSED_AFTER:
-            state.asked_unused = True
-            if model.find_unused_parameters and not model.static_graph and state.reducer.nothing_unused():
-                verdicts.learn_nothing_unused()
+        """Every sample is looked at: a part may be skipped in some iterations only."""
+        if not model.find_unused_parameters or model.static_graph:
+            return
+        if state.reducer.unused_bytes:
+            state.unused_known = True
+            verdicts.learn_unused()
+        elif state.reducer.count >= FULLY_SAMPLED:
+            verdicts.learn_nothing_unused()
 
     def count_samples(inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Samples: the first dimension of the first tensor. Tokens: the elements of a matrix of whole numbers."""

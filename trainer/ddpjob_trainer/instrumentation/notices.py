@@ -56,3 +56,12 @@ class Notices:
         self._worker.page[Slot.WARNINGS] = len(self.warnings)
         self._worker.say(f"warning: {sentence}")
         self.changed()
+
+    def withdraw(self, sentence: str) -> None:
+        """What was warned of does not hold any more."""
+        sentence = sentence[:MAX_WARNING]
+        if sentence in self.warnings:
+            self.warnings.remove(sentence)
+            self._worker.page[Slot.WARNINGS] = len(self.warnings)
+            self._worker.say(f"does not hold any more: {sentence}")
+            self.changed()

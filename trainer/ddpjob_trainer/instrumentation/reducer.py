@@ -63,6 +63,8 @@ class Reducer:
         self._clocked = 0
         self._exposed_ns = self._forward_ns = self._computed_ns = 0
         """Of the newest sample."""
+        self.unused_bytes = 0
+        """Of parameters that this rank has not used, in the newest sample."""
         self._reducer._set_ddp_runtime_logging_sample_rate(SAMPLE_RATE)
 
     def prepared(self, backward_seconds: float) -> bool:
@@ -127,10 +129,6 @@ class Reducer:
         sizes = names.get("rebuilt_bucket_sizes") or names.get("bucket_sizes") or ""
         return tuple(int(size) for size in sizes.split(",")) if sizes else ()
 
-    def nothing_unused(self) -> bool:
-        """Whether the newest sample saw every parameter used."""
-        return bool(self._logger._get_ddp_logging_data().ints_map.get("unused_parameter_size", 1) == 0)
-
     @property
     def count(self) -> int:
         """Synchronised backward passes as torch counted them at the newest reading."""
@@ -147,6 +145,7 @@ class Reducer:
                 slots[slot] += weight * numbers.get(name, 0)
             slots[ITERATIONS] += weight
             self._clocked = iteration
+            self.unused_bytes = numbers.get("unused_parameter_size", 0)
             self._forward_ns = numbers.get("forward_compute_time", 0)
             self._computed_ns = numbers.get("backward_compute_time", 0)
             self._exposed_ns = numbers.get("backward_comm_time", 0) - numbers.get(

@@ -103,8 +103,15 @@ class Verdicts:
             self._know(checkpointing_seen=mode)
 
     def learn_nothing_unused(self) -> None:
-        """Unused parameters were looked for in some steps, and there were none."""
-        self._know(nothing_unused=True)
+        """Unused parameters of a model were looked for in some steps, and there were none."""
+        if self._facts.nothing_unused is None:
+            self._know(nothing_unused=True)
+
+    def learn_unused(self) -> None:
+        """There were some: what was advised after the first steps, or for another model, does not hold."""
+        row = rule("unused-not-needed")
+        self._notices.withdraw(f"{dotted(row.path)}: {message_of(row)}")
+        self._know(nothing_unused=False)
 
     def handled(self, identity: str) -> None:
         """We did what the row of this name promises."""

@@ -114,7 +114,7 @@ def test_a_spec_changes_only_while_it_is_suspended(cluster: Cluster, namespace: 
         cluster.apply(job(name=name, **SCRIPT, suspend=False, env=variables[::-1]), namespace=namespace)
         edited = job(name=name, **SCRIPT, suspend=False, env=variables[:1])
         assert "env may only change while the job is suspended" in refusal(cluster, namespace, edited)
-        cluster.apply(job(name=name, **SCRIPT, suspend=True), namespace=namespace)
+        cluster.apply(job(name=name, **SCRIPT, suspend=True, env=variables), namespace=namespace)
         cluster.apply(job(name=name, **SCRIPT, suspend=True, ddp={"bucketCapMB": 5}), namespace=namespace)
         cluster.apply(
             job(name=name, **SCRIPT, suspend=False, ddp={"bucketCapMB": 5}, activeDeadlineSeconds=9),

@@ -1,15 +1,25 @@
 """`ddpjob explain`: what makes a job slow, or stand, by the metrics of its ranks."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
-from tests.cli.observations import RUNNING, first_is, rank
+from tests.cli.observations import RUNNING, SPEC, first_is, rank
 
 from ddpjob_api.efficiency import Efficiency
 from ddpjob_cli.explain.finding import Weight
 from ddpjob_cli.explain.findings import findings
 from ddpjob_cli.explain.observation import EventSeen, Observation
 
+LIMITED = {
+    seconds: replace(
+        RUNNING,
+        namespace="team",
+        spec=replace(SPEC, recovery=replace(SPEC.recovery, progress_timeout=timedelta(seconds=seconds))),
+    )
+    for seconds in (0, 60, 600)
+}
+"""By recovery.progressTimeoutSeconds."""
 CASES: list[tuple[str, Observation, Weight, str, str]] = [
     # what is met, the observation, and the first finding: weight, words in what, words in do
     (
@@ -73,6 +83,27 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
             ("checkpoint", "backward", "rank 0"),
             ("loading", "loading", "ranks 0, 1"),
             ("starting", "starting", "ranks 0, 1"),
+        )
+    ),
+    *(
+        (
+            f"no step for {hours} while a rank is in {phase}, {limit or 'no'} seconds allowed",
+            replace(
+                LIMITED[limit],
+                now=100_000.0,
+                ranks=(rank(0, last=100_000.0 - age, phase=phase, forward=0.5), rank(1, last=100_000.0 - age, phase="comm_exposed", forward=0.5)),
+            ),
+            weight,
+            f"no step for {hours}, usually 100 ms; rank 0 in {phase}",
+            "ddpjob logs digits -n team",
+        )
+        for phase in ("checkpoint", "evaluation", "loading", "starting")
+        for limit, age, hours, weight in (
+            (0, 3500, "58 min 20 s", Weight.NOTES),
+            (0, 6 * 3600, "6 h 0 min", Weight.STOPS),
+            (600, 5000, "1 h 23 min", Weight.NOTES),
+            (600, 6 * 3600, "6 h 0 min", Weight.STOPS),
+            (60, 700, "11 min 40 s", Weight.STOPS),
         )
     ),
     (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from ddpjob_api.conditions import Condition
 from ddpjob_api.efficiency import ADVICE, for_data, for_gradients
 from ddpjob_api.metrics import STARTING
-from ddpjob_api.page import PATIENT
+from ddpjob_api.page import PATIENCE, PATIENT
 from ddpjob_cli import ranks
 from ddpjob_cli.explain.finding import Finding, Weight
 from ddpjob_cli.explain.observation import Observation
@@ -19,7 +19,9 @@ SAVING_SHARE = 0.15
 STALLED_STEPS, STALLED_SECONDS = 10, 60.0
 """No step for so many usual steps, and at least so long: something is stuck."""
 WITHOUT_STEPS = frozenset({STARTING, *(phase.name.lower() for phase in PATIENT)})
-"""What takes long by design: the launcher's watchdog waits longer there, too."""
+"""What takes long by design: the launcher's watchdog waits there, too, `PATIENCE` times as long."""
+PATIENT_SECONDS = 3600.0
+"""How long that may take where recovery.progressTimeoutSeconds says nothing; then it is stuck like anything else."""
 
 Slow = tuple[ranks.Rank, str, float, float]
 """A slow rank, in which phase it is, its seconds there in a step, and those of the others."""
@@ -118,11 +120,16 @@ def stalled(seen: Observation) -> Iterator[Finding]:
     patient = next((rank for rank in seen.ranks if rank.phase in WITHOUT_STEPS), None)
     if patient is not None:
         busy = [rank.rank for rank in seen.ranks if rank.phase == patient.phase]
+        late = age >= patience(seen)
         yield Finding(
-            weight=Weight.NOTES,
+            weight=Weight.STOPS if late else Weight.NOTES,
             what=f"{stands}; {named(busy)} in {patient.phase}",
             where=at(patient.pod, patient.host),
-            do=f"no steps are made meanwhile, and the other ranks wait; ddpjob logs {seen.name} shows whether it goes on",
+            do=f"that is too long: does what it reads or writes still answer? ddpjob logs {seen.argument} shows where it "
+            "stands; recovery.progressTimeoutSeconds would end it"
+            if late
+            else f"no steps are made meanwhile, and the other ranks wait; ddpjob logs {seen.argument} shows whether it "
+            "goes on",
         )
         return
     phases: dict[str, list[int]] = {}
@@ -138,6 +145,12 @@ def stalled(seen: Observation) -> Iterator[Finding]:
         do="a collective that not all ranks reach is the usual cause: look at the log of the odd rank; ddp.timeoutSeconds "
         "ends the wait",
     )
+
+
+def patience(seen: Observation) -> float:
+    """Seconds without a step that are normal while a rank does what takes long by design."""
+    limit = seen.spec.recovery.progress_timeout.total_seconds() if seen.spec is not None else 0.0
+    return PATIENCE * limit or PATIENT_SECONDS
 
 
 def named(numbers: list[int]) -> str:

@@ -17,7 +17,7 @@ from ddpjob_cli.cluster.observe import observation, observe
 from ddpjob_cli.errors import KILLED, CommandError, Unreachable
 from ddpjob_cli.explain.finding import Finding, Weight
 from ddpjob_cli.explain.findings import findings
-from ddpjob_cli.explain.observation import Observation
+from ddpjob_cli.explain.observation import Observation, argument
 from ddpjob_cli.local import words
 from ddpjob_cli.local.view import View
 
@@ -36,15 +36,15 @@ def follow(access: Access, job: Body, stream: TextIO) -> tuple[int, dict[str, An
     with View(stream, title=name, on_gone=lambda: None) as view:
         view.say(
             f"{name}: sent to namespace {namespace}; Ctrl-C leaves it running, "
-            f"ddpjob logs -f {name} -n {namespace} has its output"
+            f"ddpjob logs -f {argument(name, namespace)} has its output"
         )
         try:
             seen = watch(access, job, view)
         except KeyboardInterrupt:
             view.stop()
-            argument = f"{name} -n {namespace}"
+            job_argument = argument(name, namespace)
             view.say(
-                f"{name} goes on: ddpjob top {argument} shows it, kubectl delete ddpjob {argument} ends it"
+                f"{name} goes on: ddpjob top {job_argument} shows it, kubectl delete ddpjob {job_argument} ends it"
             )
             return KILLED, ending(None, name, namespace, time.monotonic() - begun)
         view.stop()

@@ -15,6 +15,7 @@ from ddpjob_cli.cluster.access import PATIENCE_SECONDS, Access, Body, NotThere, 
 from ddpjob_cli.cluster.given import Given
 from ddpjob_cli.cluster.observe import job_of, number, pods_of, spec_of
 from ddpjob_cli.errors import CommandError, Unreachable, Unusable
+from ddpjob_cli.explain.observation import argument
 from ddpjob_cli.lines import Line, Wanted, read
 
 LOOK_SECONDS = 1.0
@@ -38,7 +39,7 @@ def lines(access: Access, name: str, wanted: Wanted, *, follow: bool) -> Iterato
         which = "pod that ended before" if wanted.previous else "pod"
         node = f" of node {wanted.node}" if wanted.node is not None else ""
         raise Unusable(
-            f"{name}: there is no {which}{node}; ddpjob explain {name} -n {access.namespace} says why"
+            f"{name}: there is no {which}{node}; ddpjob explain {argument(name, access.namespace)} says why"
         )
     for pod in pods:
         yield from output(access, pod, wanted)
@@ -54,9 +55,9 @@ def placed(job: Body, wanted: Wanted, name: str) -> Wanted:
     if wanted.failed:
         failure = (job.get("status") or {}).get("lastFailure") or {}
         if failure.get("node") is None:
-            argument = f"{name} -n {job['metadata']['namespace']}"
+            there = argument(name, job["metadata"]["namespace"])
             raise Unusable(
-                f"{name}: no failure is known that has a node; ddpjob explain {argument} says what is"
+                f"{name}: no failure is known that has a node; ddpjob explain {there} says what is"
             )
         pod = failure.get("podUid") or failure.get("pod")
         wanted = replace(wanted, node=failure["node"], rank=failure.get("rank"), pod=pod)

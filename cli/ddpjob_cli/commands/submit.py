@@ -12,6 +12,7 @@ from ddpjob_api.rules import Verdict
 from ddpjob_cli.commands.common import cluster_options
 from ddpjob_cli.document import Document, load, one_job
 from ddpjob_cli.errors import RefusedJob, Unusable
+from ddpjob_cli.explain.observation import argument
 from ddpjob_cli.invocation import Invocation
 from ddpjob_cli.lint import examine, sentences
 from ddpjob_cli.options import option, settings_option
@@ -130,7 +131,7 @@ def submit(
     invocation.job, invocation.namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     if detach:
         made = f"{invocation.job} in namespace {invocation.namespace}"
-        shows = f"ddpjob top {invocation.job} -n {invocation.namespace} shows it"
+        shows = f"ddpjob top {argument(invocation.job, invocation.namespace)} shows it"
         click.echo(f"{made}: sent; {shows}", err=as_json)
         if as_json:
             invocation.tell({"name": invocation.job, "namespace": invocation.namespace})
@@ -205,7 +206,7 @@ def send(access: "Access", body: dict[str, Any], code: dict[str, Any] | None) ->
     else:
         raise Unusable(
             f"there is a DDPJob {name} in namespace {access.namespace}; choose another --name, "
-            f"or kubectl delete ddpjob {name} -n {access.namespace}"
+            f"or kubectl delete ddpjob {argument(name, access.namespace)}"
         )
     access.apply(path, f"DDPJob {name}", body, dry_run=True)
     if code is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ddpjob_api.conditions import WAITING, Condition, Reason
 from ddpjob_cli.explain import advice
 from ddpjob_cli.explain.finding import Finding, Weight
-from ddpjob_cli.explain.observation import Observation, PodSeen
+from ddpjob_cli.explain.observation import Observation, PodSeen, argument
 from ddpjob_cli.local import words
 
 UNSEEN_SECONDS = 20.0
@@ -113,7 +113,7 @@ def pods(seen: Observation) -> Iterator[Finding]:
                 weight=Weight.STOPS,
                 what=said,
                 where=f"pod {pod.name}",
-                do=advice.advise(rows, said, f"kubectl describe pod {pod.name}"),
+                do=advice.advise(rows, said, f"kubectl describe pod {argument(pod.name, seen.namespace)}"),
             )
             return
     yield from joining(seen)

@@ -111,7 +111,7 @@ class Observation:
     @property
     def argument(self) -> str:
         """What a command takes for it, whatever the namespace of the context and the runs of this folder."""
-        return f"{self.name} -n {self.namespace}" if self.namespace else self.name
+        return argument(self.name, self.namespace)
 
     @property
     def ddp_efficiency_percent(self) -> int | None:
@@ -121,3 +121,8 @@ class Observation:
     @property
     def finished(self) -> bool:
         return self.is_true(Condition.COMPLETE) or self.is_true(Condition.FAILED)
+
+
+def argument(name: str, namespace: str) -> str:
+    """A job, or a pod of one, as a command takes it, also kubectl's; a local run has no namespace."""
+    return f"{name} -n {namespace}" if namespace else name

@@ -296,6 +296,7 @@ def test_a_time_out_is_a_peers_only_where_torch_says_so(words: str, do: str) -> 
         ('pod digits-1: CreateContainerConfigError: secret "hub" not found', "create the Secret hub"),
         ('pods "digits-1" is forbidden: exceeded quota: team-a, requested: cpu=2', "the quota team-a is used up"),
         (f"pod digits-1: {NODE_AWAY}", "kubectl describe node"),
+        ('failed calling webhook "policy.example": connection refused', "the webhook policy.example does not answer"),
         ("the launchers of 1 have not joined (1 of 2 have)", "NetworkPolicy"),
     ],
 )  # fmt: skip
@@ -310,7 +311,22 @@ def test_ranks_that_did_not_meet_are_advised_on_by_what_kept_them_away(
     assert do in found[0].do
     assert "ddp.timeoutSeconds" not in found[0].do, "nobody waited in a collective"
     assert "below" not in found[0].do, "there is nothing below"
+    assert "by itself" not in found[0].do, "nothing more happens, or all pods are made again at once"
     assert [f.weight for f in found] == [Weight.STOPS]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "do"),
+    [
+        ("NodeNotReady", f"pod digits-1: {NODE_AWAY}", "replaced after recovery.nodeLostTimeoutSeconds by itself"),
+        ("NodeStorm", f"pod digits-1: {NODE_AWAY}", "the job goes on by itself"),
+        ("PodRefused", 'failed calling webhook "policy.example": refused', "the job then goes on by itself"),
+        ("PodRefused", 'admission webhook "policy.example" denied the request', ""),
+    ],
+)  # fmt: skip
+def test_what_goes_on_by_itself_is_said_of_a_job_that_waits(reason: str, words: str, do: str) -> None:
+    said = findings(not_ready(reason, words))[0].do
+    assert (do in said) if do else "by itself" not in said
 
 
 ADVISED = {

@@ -114,7 +114,7 @@ REFUSED = (
     Row(
         r'failed calling webhook "([^"]+)"',
         "the webhook {0} does not answer, and without it no pod is made: start what serves it, or take it out "
-        "(kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations); the job then goes on by itself",
+        "(kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations)",
     ),
     Row(r'admission webhook "([^"]+)"', "the webhook {0} refuses the pod: its words say what it wants"),
     Row(r"must specify limits|minimum|maximum", "a LimitRange of the namespace wants other resourcesPerNode"),
@@ -126,16 +126,19 @@ HELD: Mapping[str, Known] = {
     Reason.VOLUME_NOT_READY: (VOLUME, "kubectl describe pod has the storage's words"),
     Reason.QUOTA_EXCEEDED: (REFUSED, "ask for less, or for a larger quota"),
     Reason.POD_REFUSED: (REFUSED, "the words are the API server's; change what they name"),
-    Reason.NODE_NOT_READY: (
-        (),
-        "kubectl describe node says why; the pod is replaced after recovery.nodeLostTimeoutSeconds by itself",
-    ),
+    Reason.NODE_NOT_READY: ((), "kubectl describe node says why"),
     Reason.NODE_STORM: (
         (),
-        "so many nodes at once are the network's or the control plane's trouble: kubectl get nodes; the job goes on by itself",
+        "so many nodes at once are the network's or the control plane's trouble: kubectl get nodes",
     ),
 }
 """Of a pod that is not ready, by the reason of PodsReady."""
+BY_ITSELF: Mapping[str, Sequence[Row]] = {
+    Reason.NODE_NOT_READY: (Row(r"", "the pod is replaced after recovery.nodeLostTimeoutSeconds by itself"),),
+    Reason.NODE_STORM: (Row(r"", "the job goes on by itself"),),
+    Reason.POD_REFUSED: (Row(r"failed calling webhook", "the job then goes on by itself"),),
+}
+"""What happens without help, by the same reason; of a job that has ended nothing does."""
 UNMET = (
     "if launchers cannot connect, a NetworkPolicy between the pods (port coordinator, and the 64 from rendezvous) or DNS "
     "is in the way"

@@ -93,12 +93,13 @@ def pods(seen: Observation) -> Iterator[Finding]:
     if ready.reason != Reason.PODS_STARTING:
         who, _, rest = ready.message.partition(": ")
         named = who.startswith("pod ")
+        own_way = advice.advise(advice.BY_ITSELF.get(ready.reason, ()), ready.message, "")
         yield Finding(
             # Ranks may train on a node that is away.
             weight=Weight.NOTES if seen.is_true(Condition.RUNNING) else Weight.STOPS,
             what=f"{ready.reason}: {rest if named else ready.message}",
             where=who if named else "PodsReady",
-            do=remedy(ready.reason, ready.message),
+            do="; ".join(part for part in (remedy(ready.reason, ready.message), own_way) if part),
         )
         return
     for pod in seen.pods:

@@ -8,7 +8,8 @@ from tests.cli.api_server import ApiServer, listed
 from tests.cli.cluster import JOB, JOBS, PODS, run
 
 from ddpjob_api.history import LOG_MARK, History, RankSums, Row, pack
-from ddpjob_cli.cluster.access import Access, Target
+from ddpjob_cli.cluster.access import Access
+from ddpjob_cli.cluster.kubeconfig import Target
 from ddpjob_cli.errors import CommandError, Forbidden, Unreachable, Unusable
 
 

@@ -8,7 +8,8 @@ from tests.cli.api_server import ApiServer, Broken, Held, listed
 from tests.cli.cluster import FOLLOWED, JOB, JOBS, PODS, done, ended, over, pod, run
 
 from ddpjob_cli.cluster import logs
-from ddpjob_cli.cluster.access import Access, Target
+from ddpjob_cli.cluster.access import Access
+from ddpjob_cli.cluster.kubeconfig import Target
 from ddpjob_cli.errors import Unreachable, Unusable
 from ddpjob_cli.lines import Wanted
 

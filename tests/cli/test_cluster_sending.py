@@ -10,7 +10,8 @@ from tests.cli.cluster import JOB, JOBS, done, run
 from tests.cli.jobs import document, inside, last_json, write
 
 from ddpjob_cli.cluster import following
-from ddpjob_cli.cluster.access import Access, Target
+from ddpjob_cli.cluster.access import Access
+from ddpjob_cli.cluster.kubeconfig import Target
 from ddpjob_cli.commands import submit
 from ddpjob_cli.errors import CommandError
 from ddpjob_cli.explain.finding import Finding

@@ -33,7 +33,14 @@ def test_a_failed_local_run_is_explained_from_its_folder(tmp_path: Path) -> None
     [
         (["explain"], 2, "which job? give its NAME"),
         (["explain", "--dir", "nothing"], 2, "nothing has run there"),
-        (["explain", "digits", "--kubeconfig", "nothing"], 2, "no cluster to ask"),
+        (
+            ["explain", "digits", "--kubeconfig", "nothing"],
+            2,
+            "no cluster to ask: there is no kubeconfig nothing; name one",
+        ),
+        (["top", "--kubeconfig", "none:nothing"], 2, "there is no kubeconfig none or nothing; name one"),
+        (["top", "--kubeconfig", "nothing", "--context", "here"], 2, "there is no kubeconfig nothing; name"),
+        (["top", "--kubeconfig", "config:half"], 2, "config or half is no kubeconfig: while parsing"),
         (["explain", "digits", "--kubeconfig", "config", "--context", "other"], 2, "it has here"),
         (["explain", "digits", "--kubeconfig", "config"], 69, "https://127.0.0.1:1 does not answer"),
         (

@@ -15,8 +15,9 @@ from tests.cli.api_server import ApiServer
 from tests.cli.jobs import document, inside, last_json, write
 
 from ddpjob_cli.cluster import following
-from ddpjob_cli.cluster.access import Access, Target
+from ddpjob_cli.cluster.access import Access
 from ddpjob_cli.cluster.following import report, waits_for
+from ddpjob_cli.cluster.kubeconfig import Target
 from ddpjob_cli.cluster.observe import observation
 from ddpjob_cli.errors import RefusedJob, Unusable
 from ddpjob_cli.packing import Pack, pack_folder, pack_script

@@ -1,21 +1,16 @@
-"""The way to the API server: the user's kubeconfig, and a few verbs in dictionaries.
+"""The way to the API server: a few verbs in dictionaries.
 
-Why apart: the Kubernetes client takes half a second to import and is an extra, so it is met here and nowhere else; and
-what a server answers becomes a sentence here. Must not: know what a DDPJob is.
+Why apart: the Kubernetes client takes half a second to import and is an extra, so it is met here and in `kubeconfig` and
+nowhere else; and what a server answers becomes a sentence here. Must not: know what a DDPJob is.
 """
 
 import contextlib
 import json
-import logging
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from yaml import YAMLError
-
+from ddpjob_cli.cluster.kubeconfig import Target, login
 from ddpjob_cli.errors import CommandError, Forbidden, RefusedJob, Unreachable, Unusable
 
 Body = dict[str, Any]
@@ -26,7 +21,6 @@ has nothing to say."""
 PATIENCE_SECONDS = 120.0
 """How long a cluster may not answer while something is followed."""
 FIELD_MANAGER = "ddpjob-cli"
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 JSON_TYPE = "application/json"
 APPLY = "application/apply-patch+yaml"
 PAGE = 500
@@ -35,38 +29,6 @@ PAGE = 500
 
 class NotThere(Unusable):
     """No such object."""
-
-
-class NoCluster(Unusable):
-    """The kubeconfig leads to none."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"no cluster to ask: {why}")
-
-
-class Said(logging.Handler):
-    """What the client only writes into a log while it reads a kubeconfig: that a credential plugin failed."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.words: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.words.append(" ".join(record.getMessage().split()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """Which cluster, as kubectl's flags say it."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    namespace: str | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether the user named one."""
-        return any((self.kubeconfig, self.context, self.namespace))
 
 
 def jobs_path(namespace: str | None, name: str | None = None) -> str:
@@ -88,46 +50,16 @@ class Access:
         """Read the kubeconfig; nothing is asked of the cluster yet.
 
         Raises:
-            Unusable: the extra is not installed, or there is no kubeconfig, context or user in it that can be used.
+            Unusable: the extra is not installed, or as `login`.
         """
         try:
-            from kubernetes.client import ApiClient, Configuration
-            from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+            from kubernetes.client import ApiClient
         except ImportError as error:
             raise Unusable(
                 "a command about a cluster needs the Kubernetes client, which is not installed; "
                 "pip install 'ddpjob[cluster]'"
             ) from error
-        settings = Configuration()
-        namespace: str | None = None
-        if target.kubeconfig is None and not kubeconfigs() and not SERVICE_ACCOUNT.is_dir():
-            looked = os.environ.get("KUBECONFIG") or "~/.kube/config"
-            raise NoCluster(f"there is no kubeconfig ({looked}); name one with --kubeconfig or KUBECONFIG")
-        file = target.kubeconfig or os.pathsep.join(map(str, kubeconfigs()))
-        said = Said()
-        try:
-            logging.getLogger().addHandler(said)
-            if not file:
-                load_incluster_config(settings)  # type: ignore[no-untyped-call]
-                namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-            else:
-                namespace = namespace_of(file, target.context)
-                load_kube_config(file, context=target.context, client_configuration=settings)  # type: ignore[no-untyped-call]
-        except (ConfigException, OSError) as error:
-            raise NoCluster(
-                f"{' '.join(str(error).split())}; name a kubeconfig with --kubeconfig or KUBECONFIG"
-            ) from error
-        except (YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise NoCluster(
-                f"{file} is no kubeconfig: {' '.join(str(error).split())}; kubectl config view shows what is wrong"
-            ) from error
-        finally:
-            logging.getLogger().removeHandler(said)
-        if said.words:
-            # The client goes on without a user, and the server would say that it does not know who asks.
-            raise NoCluster(
-                f"the kubeconfig's way to log in failed: {'; '.join(said.words)}; kubectl get pods shows whether it works"
-            )
+        settings, namespace = login(target)
         settings.retries = 1
         self.namespace = target.namespace or namespace or "default"
         self.server: str = settings.host
@@ -260,32 +192,6 @@ class Access:
         if method == "PATCH" and status in {400, 409, 422}:
             return RefusedJob(f"{what}: refused: {words}")
         return Unreachable(f"{what}: the cluster answers {status}: {words}")
-
-
-def kubeconfigs() -> list[Path]:
-    """The files of KUBECONFIG, or kubectl's own, that are there."""
-    names = os.environ.get("KUBECONFIG") or "~/.kube/config"
-    return [path for name in names.split(os.pathsep) if name and (path := Path(name).expanduser()).is_file()]
-
-
-def namespace_of(file: str, context: str | None) -> str | None:
-    """That of a context; None stands for the current one, which a kubeconfig needs not have where another is meant.
-
-    Raises:
-        Unusable: there is no such context.
-    """
-    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
-
-    merged = KubeConfigMerger(file).config  # type: ignore[no-untyped-call]
-    if context is not None and merged is not None:
-        named = [one["name"] for one in merged["contexts"]]
-        if context not in named:
-            raise Unusable(
-                f"--context {context}: not in the kubeconfig; it has {', '.join(sorted(named)) or 'none'}"
-            )
-    loader = KubeConfigLoader(merged, active_context=context)  # type: ignore[no-untyped-call]
-    found: str | None = loader.current_context["context"].get("namespace")
-    return found
 
 
 def message_of(data: bytes) -> str:

@@ -17,7 +17,8 @@ from ddpjob_cli.errors import CommandError, Unusable
 from ddpjob_cli.local.look import LocalRun, every, find
 
 if TYPE_CHECKING:
-    from ddpjob_cli.cluster.access import Access, Target
+    from ddpjob_cli.cluster.access import Access
+    from ddpjob_cli.cluster.kubeconfig import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE_WIDTH = 400
@@ -40,7 +41,7 @@ def cluster_options(command: F) -> F:
     def wrapped(
         *args: Any, kubeconfig: str | None, context_name: str | None, namespace: str | None, **options: Any
     ) -> Any:
-        from ddpjob_cli.cluster.access import Target
+        from ddpjob_cli.cluster.kubeconfig import Target
 
         target = Target(kubeconfig=kubeconfig, context=context_name, namespace=namespace)
         return command(*args, target=target, **options)
@@ -58,7 +59,8 @@ def complete_names(context: click.Context, parameter: click.Parameter, incomplet
     """Names of local runs and of the namespace's jobs; none where the cluster does not answer."""
     names = [run.name for run in every()]
     try:
-        from ddpjob_cli.cluster.access import Access, Target, jobs_path
+        from ddpjob_cli.cluster.access import Access, jobs_path
+        from ddpjob_cli.cluster.kubeconfig import Target
 
         given = context.params
         access = Access(
@@ -85,7 +87,8 @@ def chosen(name: str | None, directory: Path | None, target: "Target") -> "Local
     Raises:
         CommandError: neither can be used.
     """
-    from ddpjob_cli.cluster.access import Access, NoCluster
+    from ddpjob_cli.cluster.access import Access
+    from ddpjob_cli.cluster.kubeconfig import NoCluster
 
     if directory is not None or not target.given:
         run = find(name, directory)

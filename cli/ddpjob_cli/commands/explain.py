@@ -22,7 +22,7 @@ from ddpjob_cli.local.look import LocalRun
 from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
-    from ddpjob_cli.cluster.access import Target
+    from ddpjob_cli.cluster.kubeconfig import Target
     from ddpjob_cli.explain.finding import Finding
     from ddpjob_cli.explain.observation import Observation
 

@@ -20,7 +20,7 @@ from ddpjob_cli.local.look import LocalRun
 from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
-    from ddpjob_cli.cluster.access import Target
+    from ddpjob_cli.cluster.kubeconfig import Target
     from ddpjob_cli.report.data import ReportData
 
 

@@ -12,7 +12,7 @@ from ddpjob_cli.local.look import LocalRun
 from ddpjob_cli.output import tell
 
 if TYPE_CHECKING:
-    from ddpjob_cli.cluster.access import Target
+    from ddpjob_cli.cluster.kubeconfig import Target
 
 
 def show(name: str | None, directory: Path | None, target: "Target", *, as_json: bool) -> None:

@@ -18,7 +18,8 @@ from ddpjob_cli.lint import examine, sentences
 from ddpjob_cli.options import option, settings_option
 
 if TYPE_CHECKING:
-    from ddpjob_cli.cluster.access import Access, Target
+    from ddpjob_cli.cluster.access import Access
+    from ddpjob_cli.cluster.kubeconfig import Target
     from ddpjob_cli.submission import Shape
 
 SUBMIT_EXIT_CODES = """\b

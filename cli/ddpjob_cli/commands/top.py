@@ -26,7 +26,7 @@ from ddpjob_cli.output import tell
 from ddpjob_cli.table import Overview, RanksView
 
 if TYPE_CHECKING:
-    from ddpjob_cli.cluster.access import Target
+    from ddpjob_cli.cluster.kubeconfig import Target
 
 
 @click.command(epilog=LOOK_EXIT_CODES)
@@ -88,7 +88,8 @@ def top(
 
 def jobs_look(target: "Target", all_namespaces: bool) -> "Callable[[], Overview]":
     """Jobs of the cluster and runs of this folder; a cluster that nobody named may be missing where there are runs."""
-    from ddpjob_cli.cluster.access import Access, kubeconfigs
+    from ddpjob_cli.cluster.access import Access
+    from ddpjob_cli.cluster.kubeconfig import kubeconfigs
     from ddpjob_cli.cluster.observe import all_jobs
 
     local = not target.given and not all_namespaces

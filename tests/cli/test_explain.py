@@ -110,6 +110,17 @@ CASES: list[tuple[str, Observation, Weight, str, str]] = [
         "the name or tag is wrong",
     ),
     (
+        "a pod that waits for what nobody has met yet",
+        replace(
+            not_ready("PodsStarting", "0 of 2 pods are ready"),
+            namespace="team",
+            pods=(PodSeen(name="digits-0", index=0, phase="Pending", reason="NewReason", message="its words"),),
+        ),
+        Weight.STOPS,
+        "NewReason: its words",
+        "kubectl describe pod digits-0 -n team",
+    ),
+    (
         "a node that is away",
         replace(
             not_ready("NodeNotReady", f"pod digits-1: {NODE_AWAY}; it is given up at 2027-01-01T00:05:00Z unless its rank is seen alive"),

@@ -66,6 +66,12 @@ class Case:
     summary: str = ""
 
 
+OTHER = {
+    "release (ServiceMonitor)": 'namespace="ddpjob-system",job=',
+    "release (annotations)": 'namespace="ddpjob-system",job="kubernetes-pods",app_kubernetes_io_instance=',
+    "cluster": 'namespace="ddpjob-system",job="ddpjob",cluster=',
+}
+"""What tells two operators' series apart, as the beginning of a selector."""
 CASES = [
     Case(
         "a job fails", "DDPJobFailed", failed("0x20 1x160"), [21, 33], [19, 40],
@@ -85,6 +91,19 @@ CASES = [
                 "_x39 3x80",
         },
         [], [39, 40, 41, 60],
+    ),
+    *(
+        Case(
+            f"a job of one operator fails, and another operator, of another {which}, has more that failed",
+            "DDPJobFailed",
+            {
+                f'ddpjob_operator_jobs_by_condition{{condition="Failed",reason="ProgramFailed",{labels}"a"}}': "5x180",
+                f'ddpjob_operator_jobs_by_condition{{condition="Failed",reason="ProgramFailed",{labels}"b"}}':
+                    "1x20 2x160",
+            },
+            [21, 33], [19, 40], {"reason": "ProgramFailed"}, "A DDPJob has failed (ProgramFailed)",
+        )
+        for which, labels in OTHER.items()
     ),
     Case(
         "a hang is seen by a scrape", "DDPJobHung", {f"ddpjob_trainer_hung{{{POD}}}": "0x10 1 0x160"}, [12, 25], [9, 30],
@@ -129,6 +148,14 @@ CASES = [
             'ddpjob_operator_stale_checkpoint_jobs{namespace="ddpjob-system",pod="b"}': "_x39 2x80",
         },
         [39, 40, 41], [5], {}, "2 DDPJobs have saved no checkpoint for long",
+    ),
+    *(
+        Case(
+            f"no checkpoint of jobs of two operators, each of its own {which}", "DDPJobNoCheckpoint",
+            {f'ddpjob_operator_stale_checkpoint_jobs{{{labels}"{name}"}}': "0x10 2x60" for name in "ab"},
+            [22], [15], {}, "4 DDPJobs have saved no checkpoint for long",
+        )
+        for which, labels in OTHER.items()
     ),
     Case("no operator is scraped", "DDPJobOperatorDown", {}, [6, 60], [4], {}, "No DDPJob operator serves"),
     Case(

@@ -12,7 +12,9 @@ from ddpjob_api.metrics import METRICS, MetricKind
 from ddpjob_operator.health import Metrics
 
 SCRAPED = {"namespace", "pod", "node", "ddpjob_dev_name", "ddpjob_dev_index"}
-"""Labels of every series of a rank that its scrape adds (docs/observability.md); of the operator's, `namespace`."""
+"""Labels of every series of a rank that its scrape adds (docs/observability.md)."""
+RELEASE = {"cluster", "namespace", "job", "app_kubernetes_io_instance"}
+"""Of the operator's; the first is of a Prometheus for several clusters."""
 
 
 def series() -> dict[str, set[str]]:
@@ -33,7 +35,7 @@ def series() -> dict[str, set[str]]:
     for made in vars(Metrics()).values():
         if isinstance(made, MetricWrapperBase):
             (described,) = made.describe()
-            add(described.name, described.type, set(made._labelnames) | {"namespace"})
+            add(described.name, described.type, set(made._labelnames) | RELEASE)
     return found
 
 
@@ -99,6 +101,14 @@ def test_jobs_that_two_operators_tell_of_are_not_counted_twice() -> None:
     assert "ddpjob_operator_jobs" in gauges
     summed = re.compile(rf"\bsum *(?:by *\([^()]*\))? *\(\s*(?:{'|'.join(gauges)})\b")
     assert not [(where, text) for where, text in EXPRESSIONS if summed.search(text)]
+    most = re.compile(rf"\bmax *by *\(([^()]*)\) *\(\s*(?:{'|'.join(gauges)})\b")
+    kept = [
+        ({*re.split(r", *", labels)}, where) for where, text in EXPRESSIONS for labels in most.findall(text)
+    ]
+    assert kept
+    assert not [(where, RELEASE - labels) for labels, where in kept if not labels >= RELEASE], (
+        "one hides another's"
+    )
 
 
 def test_dashboards_are_what_grafana_imports() -> None:

@@ -6,6 +6,8 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 UID = "ddpjob-fleet"
 WINDOW = "[$__rate_interval]"
+RELEASE = "cluster, namespace, job, app_kubernetes_io_instance"
+"""Labels that the pods of one operator have in common, and no other operator's has (charts/ddpjob/files/alerts.yaml)."""
 BY_JOB = "by (namespace, ddpjob_dev_name)"
 LINK = (
     f"/d/{job.UID}?var-datasource=${{datasource}}&var-namespace=${{__data.fields.Namespace}}"
@@ -22,14 +24,14 @@ def dashboard() -> Dashboard:
 
 def condition(name: str) -> str:
     found = f'ddpjob_operator_jobs_by_condition{{condition="{name}"}}'
-    return f"sum(max by (namespace, reason) ({found})) or vector(0)"
+    return f"sum(max by ({RELEASE}, reason) ({found})) or vector(0)"
 
 
 def now(gauge: str, label: str = "") -> str:
     """Jobs by this label; while one operator's pod takes over from another, both tell of the same ones."""
     if not label:
-        return f"sum(max by (namespace) ({gauge}))"
-    return f"sum by ({label}) (max by (namespace, {label}) ({gauge}))"
+        return f"sum(max by ({RELEASE}) ({gauge}))"
+    return f"sum by ({label}) (max by ({RELEASE}, {label}) ({gauge}))"
 
 
 def jobs() -> Section:

@@ -6,32 +6,22 @@ whatever moment it is killed at, is in the objects and not in its memory:
 
 - a pod without the tracking finalizer, or with a successor, is accounted for;
 - `status.incident` is the newest incident counted: (generation, incarnation). A pod of a lower incarnation that ends
-  while the job is still at that generation was taken down by the same one.
+  while the job is still at that generation was taken down by the same one; one of a higher waits for the next and
+  ends by itself.
 
 The finalizer goes only after the status with the count was written (`desired.py`), so an incident cannot get lost
 either. Must not: decide what follows from a count (`status.py`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from ddpjob_api.conditions import Reason
-from ddpjob_api.report import Failure, JobReport, Outcome, RunState, out_of_memory
-from ddpjob_operator.model import Incident, Misjudged, Status, stamp
+from ddpjob_api.report import Failure, JobReport, RunState
+from ddpjob_operator.ends import RESTARTS, failure_of, knows_more, loss_of, newer, reported
+from ddpjob_operator.model import Incident, Misjudged, Status
 from ddpjob_operator.observe import PodView
-
-RESTARTS = frozenset({Reason.PROGRAM_FAILED, Reason.OOM_KILLED, Reason.NO_PROGRESS})
-"""Failures of the program; everything else is a disruption."""
-SIGTERM, SIGKILL = 15, 9
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Why a pod does not take part any more."""
-
-    reason: Reason
-    message: str
 
 
 def account(
@@ -57,7 +47,7 @@ def account(
             # The coordinator has counted something. Pods of that generation that we see ending are part of it; one
             # that runs by now has lost nothing yet.
             ended = report.generation - (report.state is RunState.RUNNING)
-            status = replace(status, incident=Incident(generation=ended, incarnation=status.next_incarnation))
+            status = replace(status, incident=newest(status, ended, status.next_incarnation))
         status = replace(
             status,
             restarts=max(status.restarts, report.restarts),
@@ -85,9 +75,10 @@ def account(
                     status = replace(status, last_failure=failure)
                 continue
             after = past_all(pods, after)
+            restart = loss.reason in RESTARTS and (joins or not is_over(status, report))
             status = replace(
                 status,
-                incident=Incident(generation=status.generation, incarnation=after - 1),
+                incident=newest(status, status.generation, after - 1, restart=restart),
                 last_failure=reported(pod) or newer(failure, status.last_failure),
             )
             if loss.reason in RESTARTS:
@@ -132,27 +123,49 @@ def restarted(status: Status, report: JobReport | None, *, instead: bool) -> Sta
 
 
 def judged_again(status: Status, failures: Iterable[Failure]) -> Status:
-    """A lost launcher of a coordinator that we know was a restart (`last_failure`) is noted, once.
+    """A lost launcher of a coordinator that we know was a restart is noted, once: the newest word that is one."""
+    known = status.misjudged or Misjudged()
+    told = [f.generation for f in failures if f.generation > known.generation and is_misjudged(f, status)]
+    if not told:
+        return status
+    return replace(status, misjudged=Misjudged(count=known.count + 1, generation=max(told)))
 
-    A failure with a rank came from a launcher and carries its own generation: that its pod is lost in a later one is
-    another incident. One without is our own word of a pod's end, and a pod ends once. So does a generation: of the pods
-    that it loses a coordinator names one, and we may know of another. A failure without a pod's uid is that of a lost
-    coordinator, which nobody has counted.
+
+def is_misjudged(failure: Failure, status: Status) -> bool:
+    """Whether a coordinator calls a pod lost that we know was a restart, or that went with one.
+
+    A generation ends once, and of the pods that it loses a coordinator names one: we may know of another. What we have
+    seen may be behind, and the pod be one of a later generation. A failure with a rank came from a launcher: that its pod
+    is lost in a later one is another incident. One without a pod's uid is that of a lost coordinator, which nobody has
+    counted.
     """
-    last, known = status.last_failure, status.misjudged or Misjudged()
-    if last is None or last.reason not in RESTARTS or last.pod_uid in (None, known.pod_uid):
-        return status
-    if not any(
-        f.reason is Reason.POD_LOST
-        and f.pod_uid is not None
-        and (
-            same_end(f, last)
-            or (f.pod_uid == last.pod_uid and (last.rank is None or f.generation == last.generation))
-        )
-        for f in failures
-    ):
-        return status
-    return replace(status, misjudged=Misjudged(count=known.count + 1, pod_uid=last.pod_uid))
+    if failure.reason is not Reason.POD_LOST or failure.pod_uid is None:
+        return False
+    incident, last = status.incident, status.last_failure
+    if incident is not None and incident.restart and failure.generation == incident.generation:
+        return True
+    if last is None or last.reason not in RESTARTS or last.pod_uid != failure.pod_uid:
+        return False
+    return failure.generation == last.generation or (
+        last.rank is None and failure.generation > last.generation
+    )
+
+
+def newest(status: Status, generation: int, incarnation: int, *, restart: bool = False) -> Incident:
+    """The incident that takes the place of `status.incident`; what its generation ended with stays."""
+    old = status.incident
+    known = old is not None and old.generation == generation and old.restart
+    return Incident(generation=generation, incarnation=incarnation, restart=restart or known)
+
+
+def is_over(status: Status, report: JobReport | None) -> bool:
+    """Whether the generation has ended as far as we know, so that a pod made since is in none.
+
+    Its end may have been counted before we heard of it, as one of the generation before.
+    """
+    if report is not None and report.state is RunState.WAITING and report.generation == status.generation:
+        return True
+    return status.incident is not None and status.incident.generation == status.generation
 
 
 def dismissed(status: Status, pods: Iterable[PodView]) -> Status:
@@ -178,88 +191,3 @@ def same_incident(pod: PodView, incident: Incident | None, generation: int) -> b
     return (
         incident is not None and incident.generation == generation and pod.incarnation < incident.incarnation
     )
-
-
-def loss_of(pod: PodView) -> Loss:
-    """What took a pod away that is not live."""
-    end, name = pod.end, f"pod {pod.name}"
-    where = f" on node {pod.host_node}" if pod.host_node else ""
-    if pod.lost is not None:
-        return Loss(reason=Reason.NODE_LOST, message=f"{name}: {pod.lost}")
-    if end is not None and end.reason == "OOMKilled" and end.report is None:
-        # With a report the launcher lived on: the kubelet calls the container so when any process in it was killed.
-        return Loss(reason=Reason.OOM_KILLED, message=f"{name}{where} {out_of_memory(pod.memory_limit)}")
-    if pod.disruption is not None:
-        return Loss(reason=Reason.DISRUPTED, message=f"{name}{where}: {pod.disruption}")
-    if pod.deleting:
-        return Loss(reason=Reason.DISRUPTED, message=f"{name}{where} was deleted")
-    if end is None or end.exit_code is None:
-        return Loss(
-            reason=Reason.POD_LOST, message=f"{name}{where} is lost. {end.words if end else ''}".strip()
-        )
-    if end.report is not None and end.report.outcome is Outcome.STOPPED:
-        return Loss(reason=Reason.DISRUPTED, message=f"{name}{where} was stopped on request")
-    if end.report is not None and end.report.message:
-        return Loss(reason=Reason.PROGRAM_FAILED, message=end.report.message)
-    if end.signal in (SIGKILL, SIGTERM):
-        return Loss(reason=Reason.KILLED, message=f"{name}{where} was killed (signal {end.signal})")
-    words = f": {end.words}" if end.words else ""
-    return Loss(
-        reason=Reason.PROGRAM_FAILED,
-        message=f"{name}{where} ended with exit code {end.exit_code} ({end.reason}){words}",
-    )
-
-
-def failure_of(pod: PodView, loss: Loss, status: Status, now: datetime) -> Failure:
-    """A pod's loss as `status.lastFailure` shows it."""
-    return Failure(
-        reason=loss.reason,
-        node=pod.index,
-        pod=pod.name,
-        pod_uid=pod.uid,
-        host_node=pod.host_node,
-        exit_code=pod.end.exit_code if pod.end else None,
-        message=loss.message[:1024],
-        generation=status.generation,
-        at=stamp(now),
-    )
-
-
-def same_end(one: Failure, other: Failure) -> bool:
-    """Whether both are words of pods that one generation ended with, which it does once."""
-    return one.rank is None and other.rank is None and one.generation == other.generation
-
-
-def knows_more(one: Failure, other: Failure) -> bool:
-    """Whether one says why the pod was lost of which the other says only that it was.
-
-    Of the pods that a generation lost together, that is one whose program failed.
-    """
-    if one.pod_uid is None:
-        return False
-    if one.reason in RESTARTS and other.reason not in RESTARTS and same_end(one, other):
-        return True
-    if other.reason is not Reason.POD_LOST or one.reason is Reason.POD_LOST:
-        return False
-    # A coordinator that follows another knows its pod's index alone.
-    if other.pod_uid is None:
-        return (one.node, one.generation) == (other.node, other.generation)
-    return one.pod_uid == other.pod_uid
-
-
-def reported(pod: PodView) -> Failure | None:
-    """The failure that the launcher itself named in its last words."""
-    return pod.end.report.failure if pod.end and pod.end.report else None
-
-
-def newer(one: Failure | None, other: Failure | None) -> Failure | None:
-    """The later failure; where generations and times are equal the second, which comes from closer to it.
-
-    The times are of the clocks of different nodes, so they count within one generation only.
-    A coordinator sees that a launcher is gone and repeats that; what the cluster knows of the same pod stays.
-    """
-    if one is None or other is None:
-        return other or one
-    if knows_more(one, other):
-        return one
-    return other if (other.generation, other.at or "") >= (one.generation, one.at or "") else one

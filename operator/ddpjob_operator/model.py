@@ -92,6 +92,8 @@ class Incident:
     generation: int = 0
     incarnation: int = 0
     """Pods with a lower one were there when it happened."""
+    restart: bool = False
+    """A pod's end, which `restarts` counts, ended the generation: a coordinator may call that a lost pod."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +101,8 @@ class Misjudged:
     """Disruptions in the coordinators' totals that were restarts: to them, a container out of memory is a lost one."""
 
     count: int = 0
-    pod_uid: str | None = limited(None, max_length=64)
-    """The newest of them."""
+    generation: int = 0
+    """That the newest of them ended; a coordinator counts one a generation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,9 @@ import pytest
 from tests.operator.fake_api import Crash, failure, last_words, terminated
 from tests.operator.world import World
 
+from ddpjob_api.conditions import Reason
+from ddpjob_api.report import Failure, RunState
+
 Story = Callable[[World], Awaitable[None]]
 
 
@@ -32,6 +35,22 @@ async def replaces_a_failed_pod(world: World) -> None:
     await starts(world)
     await world.end(world.live()[1], terminated(137, reason="OOMKilled"))
     await world.passes(30)
+    await world.run()
+
+
+async def loses_a_pod_and_then_its_replacement(world: World) -> None:
+    """The coordinator tells of the first alone: the second is in no generation."""
+    await starts(world)
+    await world.say(state=RunState.RUNNING)
+    uid = world.pod(world.live()[1])["metadata"]["uid"]
+    lost = Failure(reason=Reason.POD_LOST, node=1, pod_uid=uid, generation=1, at="2026-01-01T00:00:09Z")
+    await world.end(world.live()[1], terminated(137))
+    report = {"state": RunState.WAITING, "disruptions": 1, "failures": (lost,), "last_failure": lost}
+    await world.passes(30)
+    await world.say(**report)
+    await world.end(world.live()[1], terminated(137, reason="OOMKilled"))
+    await world.passes(30)
+    await world.say(**report)
     await world.run()
 
 
@@ -142,7 +161,8 @@ async def is_deleted(world: World) -> None:
 
 
 STORIES: list[Story] = [
-    starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_the_coordinator_and_another,
+    starts, replaces_a_deleted_pod, replaces_a_failed_pod, loses_a_pod_and_then_its_replacement,
+    loses_the_coordinator_and_another,
     loses_the_coordinators_node, loses_all_its_nodes_at_once, does_not_meet_at_first, completes,
     fails_by_its_budget, hangs_with_no_restart_left, is_suspended_and_resumed,
     is_edited_in_a_suspension_that_nobody_sees, is_deleted,

@@ -136,7 +136,9 @@ async def test_the_failure_of_a_later_generation_is_the_last_whatever_its_nodes_
 async def test_an_oom_kill_that_the_coordinator_saw_as_a_loss_is_a_restart() -> None:
     world = await started()
     uid = world.pod("train-1")["metadata"]["uid"]
-    lost = Failure(reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, at="2025-12-31T23:59:59Z")
+    lost = Failure(
+        reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, generation=1, at="2025-12-31T23:59:59Z"
+    )
     await world.say(state=RunState.WAITING, disruptions=1, failures=(lost,), last_failure=lost)
     assert (world.status["restarts"], world.status["disruptions"]) == (0, 1)
     await world.end("train-1", terminated(137, reason="OOMKilled"))
@@ -159,7 +161,9 @@ async def test_an_oom_kill_that_the_coordinator_reports_later_is_counted_once_to
     uid = world.pod("train-1")["metadata"]["uid"]
     await world.end("train-1", terminated(137, reason="OOMKilled"))
     assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
-    lost = Failure(reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, at="2026-01-01T00:00:00Z")
+    lost = Failure(
+        reason=Reason.POD_LOST, node=1, pod="train-1", pod_uid=uid, generation=1, at="2026-01-01T00:00:00Z"
+    )
     await world.say(state=RunState.WAITING, disruptions=1, failures=(lost,), last_failure=lost)
     assert (world.status["restarts"], world.status["disruptions"]) == (1, 0)
     assert world.status["lastFailure"]["reason"] == "OOMKilled"

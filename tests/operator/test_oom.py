@@ -60,6 +60,40 @@ class Told:
             failures=(self.lost,), last_failure=self.lost, nodes_joined=2, nodes_expected=4,
         )  # fmt: skip
 
+    async def replacement(self, name: str, ending: str) -> None:
+        """The one that waits for the next generation ends, too."""
+        await self.world.passes(30)
+        await self.world.run(ready=False)
+        if ending == "evicted":
+            await self.of(f"{name} evicted")
+        elif ending == "out of memory":
+            await self.of(name)
+        else:
+            await self.world.end(name, terminated(1))
+            await self.world.passes(1)
+
+    async def go_on(self, disruptions: int, restarts: int) -> None:
+        """The next generation trains, and what it loses is one disruption more."""
+        await self.world.passes(600)
+        await self.world.run()
+        counts = {"nodes_joined": 4, "nodes_expected": 4, "generation": 2, "restarts": restarts}
+        await self.world.say(
+            state=RunState.RUNNING, disruptions=disruptions, failures=(self.lost,), last_failure=self.lost, **counts
+        )  # fmt: skip
+        before = self.counts
+        later = replace(
+            self.lost, generation=2, node=3, pod="train-3", pod_uid="later", at=stamp(self.world.api.now)
+        )
+        await self.world.say(
+            state=RunState.WAITING, disruptions=disruptions + 1, failures=(self.lost, later), last_failure=later, **counts
+        )  # fmt: skip
+        assert self.counts == (before[0], before[1] + 1), "what is lost later counts"
+
+    @property
+    def told(self) -> int:
+        """The disruptions that a new coordinator begins with: those of its predecessors, by their count."""
+        return self.counts[1] + self.world.status.get("misjudged", {}).get("count", 0)
+
     @property
     def counts(self) -> tuple[int, int]:
         return self.world.status["restarts"], self.world.status["disruptions"]
@@ -166,3 +200,65 @@ async def test_a_lost_coordinator_that_its_successor_names_is_no_disruption_of_i
         state=RunState.WAITING, disruptions=1, last_failure=later, failures=(missed, later), **counts
     )
     assert told.counts == (1, 1)
+
+
+@pytest.mark.parametrize("ending", ["out of memory", "exit code 1"])
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("order", [*permutations(("train-1 evicted", "report"))], ids=", ".join)
+async def test_a_replacement_that_fails_before_the_next_generation_is_a_restart_beside_the_disruption(
+    order: tuple[str, ...], times: int, ending: str
+) -> None:
+    told = await Told.training(maxRestarts=9)
+    for piece in order:
+        await told.of(piece)
+    assert told.counts == (0, 1)
+    for k in range(1, times + 1):
+        await told.replacement(f"train-1-r{k}", ending)
+        assert told.counts == (k, 1)
+    assert told.told == 1
+    reason = Reason.OOM_KILLED if ending == "out of memory" else Reason.PROGRAM_FAILED
+    assert counted(told.world)[1][1:] == [reason] * times
+    await told.go_on(told.told, times)
+
+
+@pytest.mark.parametrize("ending", ["out of memory", "exit code 1", "evicted"])
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("late", [False, True], ids=["the report first", "the report last"])
+async def test_a_replacement_that_ends_after_pods_out_of_memory_is_one_incident_more(
+    late: bool, times: int, ending: str
+) -> None:
+    """The coordinator's one word of a lost pod stands for the restart, once, whoever ends before or after it."""
+    told = await Told.training(maxRestarts=9)
+    await told.of("train-2")
+    if not late:
+        await told.of("report")
+    await told.of("train-1")
+    for k in range(1, times + 1):
+        await told.replacement(f"train-1-r{k}", ending)
+    if late:
+        await told.of("report")
+    disrupted = times if ending == "evicted" else 0
+    assert told.counts == (1 + times - disrupted, disrupted)
+    assert told.told == disrupted + 1
+    await told.go_on(told.told, told.counts[0])
+
+
+async def test_an_operator_started_anew_takes_no_word_off_again() -> None:
+    told = await Told.training(maxRestarts=9)
+    await told.of("train-1 evicted")
+    await told.of("report")
+    await told.replacement("train-1-r1", "out of memory")
+    told.world.operators.clear()
+    await told.world.start()
+    await told.world.settle()
+    await told.report(1, generation=1)
+    await told.replacement("train-1-r2", "out of memory")
+    assert (told.counts, told.told) == ((2, 1), 1)
+
+
+async def test_a_generation_that_is_heard_of_after_it_has_lost_a_pod_takes_no_replacement_in() -> None:
+    told = Told(await started(nodes=4))
+    await told.of("train-1 evicted")
+    await told.of("report")
+    await told.replacement("train-1-r1", "out of memory")
+    assert (told.counts, told.told) == ((1, 1), 1)

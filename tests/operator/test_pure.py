@@ -63,8 +63,10 @@ STATUSES = st.builds(
     restarts=st.integers(0, 9),
     disruptions=st.integers(0, 9),
     next_incarnation=st.integers(0, 9),
-    incident=st.none() | st.builds(Incident, generation=st.integers(0, 9), incarnation=st.integers(0, 9)),
-    misjudged=st.none() | st.builds(Misjudged, count=st.integers(1, 9), pod_uid=st.none() | TEXT),
+    incident=st.none() | st.builds(
+        Incident, generation=st.integers(0, 9), incarnation=st.integers(0, 9), restart=st.booleans(),
+    ),
+    misjudged=st.none() | st.builds(Misjudged, count=st.integers(1, 9), generation=st.integers(0, 9)),
     rendezvous=st.none() | st.builds(Rendezvous, attempts=st.integers(1, 9), retry_at=st.none() | TEXT),
     startup=st.none() | st.builds(
         Startup, pods_created_at=st.none() | TEXT, pods_running_at=st.none() | TEXT, first_step_at=st.none() | TEXT,

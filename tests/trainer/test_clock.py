@@ -64,30 +64,24 @@ class Ranks:
     """What this rank does with the others, and what it does alone."""
 
     clock: Clock
-    page: Page
     collectives: int = 1
 
     def __post_init__(self) -> None:
         self.clock.collectives = lambda: self.collectives
 
-    def together(self, optimizer: Optimizer, *, synced: bool = True) -> bool:
-        if synced:
-            self.clock.forward(synced=True, share=0.0, on_device=None)
+    def together(self, optimizer: Optimizer) -> bool:
         self.collectives += 1
         return self.alone(optimizer)
 
     def alone(self, optimizer: Optimizer) -> bool:
         self.clock.backward_begins()
         self.clock.backward_ends()
-        if not self.clock.step_ends(optimizer):
-            return False
-        self.page[Slot.COLLECTIVE_SEQUENCE] = self.collectives
-        return True
+        return self.clock.step_ends(optimizer)
 
 
 def test_what_one_rank_fits_while_the_others_wait_is_no_training(clock: Clock, worker: Worker) -> None:
     """Counted there alone, its step would be ahead of theirs, and a stop would take it away from their collectives."""
-    ranks = Ranks(clock, worker.page)
+    ranks = Ranks(clock)
     clock.model_made()
     calibration, trained, critic, probe = (Optimizer() for _ in range(4))
     assert not any(ranks.alone(calibration) for _ in range(200)), "nor before the first step"
@@ -102,18 +96,17 @@ def test_what_one_rank_fits_while_the_others_wait_is_no_training(clock: Clock, w
     assert worker.page[Slot.STEP] == 10
 
 
-@pytest.mark.parametrize("synced", [True, False], ids=["in DDP", "in collectives of its own"])
-def test_a_training_in_which_ranks_meet_follows_another(clock: Clock, worker: Worker, synced: bool) -> None:
-    ranks = Ranks(clock, worker.page)
+def test_a_training_in_which_ranks_meet_follows_another(clock: Clock, worker: Worker) -> None:
+    ranks = Ranks(clock)
     clock.model_made()
     first, second = Optimizer(), Optimizer()
     assert all(ranks.together(first) for _ in range(3))
-    assert sum(ranks.together(second, synced=synced) for _ in range(40)) == 40 - SUCCEEDS_AFTER
+    assert sum(ranks.together(second) for _ in range(40)) == 40 - SUCCEEDS_AFTER
     assert worker.page[Slot.STEP] == 43 - SUCCEEDS_AFTER
 
 
 def test_steps_are_counted_where_no_collectives_are(clock: Clock, worker: Worker) -> None:
-    ranks = Ranks(clock, worker.page, collectives=0)
+    ranks = Ranks(clock, collectives=0)
     clock.model_made()
     first, second = Optimizer(), Optimizer()
     assert ranks.alone(first)

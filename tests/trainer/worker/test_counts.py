@@ -82,6 +82,39 @@ def test_a_group_that_is_destroyed_counts_no_more_and_is_not_kept_alive(
     assert effect.collective_sequence() == 0, "a model of the destroyed group keeps it alive"
 
 
+class Model:
+    """A DDP object without a reducer."""
+
+    def __init__(self) -> None:
+        self.held = [SimpleNamespace(requires_grad=True) for _ in range(3)]
+        self.walked = 0
+
+    @property
+    def module(self) -> "Model":
+        return self
+
+    def parameters(self) -> list[SimpleNamespace]:
+        self.walked += 1
+        return self.held
+
+
+def test_whose_parameters_an_optimizer_has_is_known_without_a_walk_through_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(Page(tmp_path / "page", create=True), {})
+    notices = Notices(worker)
+    effect = Effect(worker, notices, Clock(worker, notices), Guard(worker, notices))
+    monkeypatch.setattr(effect, "publish", lambda: None)
+    model, probe = Model(), Model()
+    optimizers = [SimpleNamespace(param_groups=[{"params": each.held}]) for each in (model, probe)]
+    effect.model_made(model)
+    for _ in range(3):
+        assert [effect.trains_a_model(each) for each in optimizers] == [True, False]
+    assert model.walked == 1
+    del model
+    assert not effect.trains_a_model(optimizers[0]), "the model is gone"
+
+
 def test_steps_samples_and_loss_are_on_the_page(untouched: list[Rank]) -> None:
     for rank in untouched:
         assert rank[Slot.STEP] == rank[Slot.GENERATION_STEPS] == rank[Slot.BOUNDARY] == 40

@@ -7,6 +7,7 @@ from tests.trainer.worker.ranks import run
 
 from ddpjob_api.page import Slot
 from ddpjob_api.spec import DDP
+from ddpjob_trainer.page import Page
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,6 +75,52 @@ def test_ranks_that_never_meet_are_told(tmp_path: Path, world_size: int, said: i
     sentence = "each of the 2 ranks trains a model of its own"
     assert first.stderr.count(sentence) == said
     assert sum(sentence in warning for warning in first.effect.warnings) == said
+
+
+FOLLOWED = (
+    TRAIN
+    + """
+import sys
+kind = sys.argv[1]
+group = dist.new_group([*range(dist.get_world_size())])
+model, optimizer = wrapped()
+train(model, optimizer, 3)
+if kind == "gone":
+    del model
+other = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+for step in range(20):
+    other(torch.ones(2, 4)).sum().backward()
+    if kind == "sharded":  # as by HSDP: in groups of a mesh
+        dist.all_reduce(torch.ones(1), group=group)
+    optimizer.step()
+dist.destroy_process_group()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "world_size"),
+    [
+        pytest.param("one rank", 1, id="of the only rank"),
+        pytest.param("sharded", 2, id="in other groups than the default one"),
+        pytest.param("gone", 2, id="of each rank for itself, when the model is gone"),
+    ],
+)
+def test_a_training_without_ddp_follows_one_with_it(tmp_path: Path, kind: str, world_size: int) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(FOLLOWED)
+    for rank in run(tmp_path, [str(program), kind], world_size=world_size):
+        assert rank.returncode == 0, rank.stderr
+        assert rank[Slot.STEP] == 3 + 20
+
+
+def test_a_stop_after_the_last_step_with_ddp_is_made_at_the_first_pass_without(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(FOLLOWED)
+    Page(tmp_path / "page-0", create=True)[Slot.STOP_AT] = 3
+    [rank] = run(tmp_path, [str(program), "gone"], world_size=1)
+    assert (rank.returncode, rank[Slot.EXIT_CODE], rank[Slot.STEP]) == (85, 85, 3), rank.stderr
 
 
 PROBED = (

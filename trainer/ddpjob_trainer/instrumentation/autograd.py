@@ -7,19 +7,15 @@ scalar's value is taken.
 import functools
 from typing import Any
 
-from ddpjob_api.page import Slot
 from ddpjob_trainer.instrumentation.clock import Clock
 from ddpjob_trainer.instrumentation.frames import transparent
 from ddpjob_trainer.instrumentation.guard import Guard
 from ddpjob_trainer.worker import Worker
 
-MICRO_BATCHES = int(Slot.MICRO_BATCHES)
-
 
 def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
     """Patch `torch.autograd`."""
     original, torch = module.backward, module.torch
-    slots = worker.page.slots
     inside = False
 
     def began() -> None:
@@ -53,7 +49,7 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
         if clock.unseen_step is not None:
             clock.catch_up()
         # With DDP a forward pass comes first: a backward pass without one is of what a rank fits alone, like an evaluation.
-        if clock.stop_due and not slots[MICRO_BATCHES]:
+        if clock.stop_due and not clock.training:
             clock.end()  # the program's own callbacks run here: what they raise is the program's
         inside, root = True, None
         began()

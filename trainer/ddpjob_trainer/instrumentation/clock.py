@@ -37,7 +37,6 @@ MICRO_BATCHES, MICRO_BATCHES_SYNCED = int(Slot.MICRO_BATCHES), int(Slot.MICRO_BA
 BACKWARDS, ACCUMULATION = int(Slot.BACKWARDS), int(Slot.OBSERVED_ACCUMULATION)
 LOSS, LEARNING_RATE = int(Slot.LOSS), int(Slot.LEARNING_RATE)
 UNMEASURED = int(Slot.UNMEASURED)
-SEQUENCE = int(Slot.COLLECTIVE_SEQUENCE)
 DATA_SECONDS, OTHER_SECONDS = int(Slot.DATA_SECONDS), int(Slot.OTHER_SECONDS)
 COMM_EXPOSED_SECONDS, STEP_DURATIONS = int(Slot.COMM_EXPOSED_SECONDS), int(Slot.STEP_DURATIONS)
 
@@ -88,7 +87,9 @@ class Clock:
         self._of_others = 0
         """Steps of other optimizers since the primary's newest."""
         self.collectives: Callable[[], int] = lambda: 0
-        """How many the default process group has begun; 0 where it does not say."""
+        """How many this rank has begun; 0 where that tells nothing of a step."""
+        self._begun = 0
+        """Those before the newest step, of whatever optimizer."""
         self.trains_a_model: Callable[[Any], bool] = lambda _optimizer: False
         """Whether an optimizer changes parameters of a DDP model."""
         self.steps = 0
@@ -116,8 +117,6 @@ class Clock:
         # The window: since the last optimizer step.
         self._backwards = 0
         self._synced = 0
-        self._synced_before = 0
-        """Those that an optimizer step of others has followed."""
         self._before_step = float("inf")
         """Backward passes when the newest optimizer step that was seen to begin began."""
         self._before = (0, 0)
@@ -219,9 +218,10 @@ class Clock:
         """One optimizer step is done; True where it was the primary optimizer's."""
         now = self._enter(BETWEEN, OTHER_SECONDS)
         self.all_steps += 1
+        begun, self._begun = self._begun, self.collectives()
         primary = self._primary() if self._primary is not None else None
         if primary is not optimizer:
-            if self._meets_nobody() and not self.trains_a_model(optimizer):
+            if 0 < begun == self._begun and not self.trains_a_model(optimizer):
                 self._backwards = 0  # a fit of its own is no part of the window
                 return False
             self._of_others += 1
@@ -239,7 +239,7 @@ class Clock:
         if self.steps <= OBSERVED_STEPS:
             self._compare_windows()
         self._before = (self._backwards, self._synced)
-        self._backwards = self._synced = self._synced_before = 0
+        self._backwards = self._synced = 0
         if not self._worker.steps_owned:
             rate = optimizer.param_groups[0].get("lr")
             if type(rate) is float:
@@ -261,14 +261,7 @@ class Clock:
     def model_made(self) -> None:
         """A DDP object is there; that its ranks met in making it makes no later step one of them all."""
         self.models += 1
-        self._meets_nobody()
-
-    def _meets_nobody(self) -> bool:
-        """Whether, with DDP models there, this rank has met no other since the newest step: others may make no such step."""
-        slots, synced, begun = self._slots, self._synced, self.collectives()
-        alone = self.models > 0 and 0 < begun == slots[SEQUENCE] and synced == self._synced_before
-        slots[SEQUENCE], self._synced_before = begun, synced
-        return alone
+        self._begun = self.collectives()
 
     def asked_to_stop(self) -> bool:
         """Hold here, if the launcher says so; True where every rank ends after this step."""

@@ -33,7 +33,8 @@ class Effect:
         self._group: dict[str, Any] = {}
         self._model: dict[str, Any] = {}
         self._first: weakref.ref[Any] | None = None
-        self._models: list[weakref.ref[Any]] = []
+        self._parameters: dict[int, frozenset[int]] = {}
+        """Of each DDP model that lives, by `id`: a step must not walk through them."""
         self._reducers: list[Reducer] = []
         """Of models that live; each is read a last time when its model goes."""
         self._finished_count = 0
@@ -43,7 +44,7 @@ class Effect:
         self._sharded = False
         self._goodbye = guard.measuring(self._model_goes)
         notices.changed = self._publish_later
-        clock.collectives = self.collective_sequence
+        clock.collectives = self.collectives
         clock.trains_a_model = self.trains_a_model
 
     def group_made(self, c10d: Any) -> None:
@@ -64,8 +65,9 @@ class Effect:
             # Torch's numbers outlive the Python object by this one call: at the end of the job it is usually gone.
             weakref.finalize(model, self._goodbye, reducer).atexit = False
         page = self._worker.page
+        self._parameters[id(model)] = frozenset(map(id, model.module.parameters()))
+        weakref.finalize(model, self._parameters.pop, id(model), None).atexit = False
         self._clock.model_made()
-        self._models = [each for each in self._models if each() is not None] + [weakref.ref(model)]
         page[Slot.DDP_MODELS] = self._clock.models
         if self._first is None:
             page[Slot.DDP_AT] = monotonic()
@@ -75,10 +77,9 @@ class Effect:
 
     def trains_a_model(self, optimizer: Any) -> bool:
         """Whether an optimizer changes parameters of a DDP model: their training, also where it goes around DDP."""
-        models = [model for each in self._models if (model := each()) is not None]
-        known = {id(parameter) for model in models for parameter in model.parameters()}
+        models = tuple(self._parameters.values())
         held = (each for group in optimizer.param_groups for each in group["params"])
-        return any(each.requires_grad and id(each) in known for each in held)
+        return any(each.requires_grad and any(id(each) in model for model in models) for each in held)
 
     def publish(self) -> None:
         """Read everything back and put it on the page (`Fact.DDP`)."""
@@ -130,11 +131,22 @@ class Effect:
         """Collectives that the default group has begun; 0 where its backend does not count."""
         # Asked each time: a group that is destroyed may live on, where a model of it does.
         group = self._c10d.GroupMember.WORLD if self._c10d is not None else None
-        if group is None or not self._counts_collectives:
+        return self._begun_in((group,)) if group is not None else 0
+
+    def collectives(self) -> int:
+        """Collectives that this rank has begun in any group, so that a step after none of them may be its own.
+
+        0 where that tells nothing: without a DDP model or another rank all steps count, and some backends do not say.
+        """
+        if not self._parameters or self._worker.page[Slot.WORLD_SIZE] <= 1:
+            return 0
+        return self._begun_in(tuple(self._c10d._world.pg_map))
+
+    def _begun_in(self, groups: tuple[Any, ...]) -> int:
+        if not self._counts_collectives:
             return 0
         try:
-            number: int = group._get_sequence_number_for_group()
-            return number
+            return sum([group._get_sequence_number_for_group() for group in groups])
         except RuntimeError:
             self._counts_collectives = False
             return 0

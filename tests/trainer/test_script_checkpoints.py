@@ -263,6 +263,23 @@ def test_folders_of_torchs_distributed_checkpoint_are_offered(tmp_path: Path) ->
         assert passed_over[-1].problem == f"{(tmp_path / name).name} has no .metadata, which is written last"
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_shards_that_lie_on_a_lost_node_are_missed(tmp_path: Path) -> None:
+    """Each node may have written its own: the one of rank 0 has `.metadata` and not the others'."""
+    torch = pytest.importorskip("torch")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    older, newer = tmp_path / "step_100", tmp_path / "step_200"
+    for folder in (older, newer):
+        writer = dcp.FileSystemWriter(folder, single_file_per_rank=False)
+        dcp.save({"a": torch.ones(2), "b": torch.zeros(2)}, storage_writer=writer)
+    assert newest(tmp_path) == newer
+    lost = max(newer.glob("*.distcp"))
+    lost.unlink()
+    chosen, passed_over = choose(find(tmp_path))
+    assert chosen == older
+    assert passed_over[-1].problem == f"step_200 has no {lost.name}, which its .metadata names"
+
+
 @pytest.mark.parametrize("name", ["checkpoint-5", "step-5"])
 def test_of_shards_in_parts_the_folder_around_them_is_named(tmp_path: Path, name: str) -> None:
     sharded(tmp_path / name, "model", "optim")

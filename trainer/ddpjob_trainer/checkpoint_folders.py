@@ -35,6 +35,8 @@ FSDP_WEIGHTS = re.compile(r"^pytorch_model_fsdp(_\d+)?(_rank\d+)?(\.bin)?$")
 FSDP_OPTIMIZER = re.compile(r"^optimizer_\d+(_rank\d+\.bin)?$")
 METADATA = ".metadata"
 SHARD_SUFFIX = ".distcp"
+SHARD = re.compile(rb"(?<!/)__\d+_\d+\.distcp")
+"""As names stand in the metadata, a pickle."""
 DEEPSPEED = re.compile(r"^(global_step\d+|pytorch_model(_\d+)?|latest)$")
 ACCELERATE = re.compile(
     rf"^(optimizer\.bin|random_states_\d+\.pkl|pytorch_model_fsdp.*|{re.escape(WRITING)})$"
@@ -139,7 +141,13 @@ def of_files(path: Path, names: set[str]) -> str | None:
 
 
 def of_shards(path: Path) -> str | None:
-    return None if (path / METADATA).exists() else f"{path.name} has no {METADATA}, which is written last"
+    try:
+        named = set(SHARD.findall((path / METADATA).read_bytes()))
+    except OSError:
+        return f"{path.name} has no {METADATA}, which is written last"
+    # Where nodes have folders of their own, each has its ranks' shards, and rank 0's the metadata.
+    missing = sorted({name.decode() for name in named} - names_in(path))
+    return f"{path.name} has no {missing[0]}, which its {METADATA} names" if missing else None
 
 
 def of_index(path: Path, name: str) -> str | None:

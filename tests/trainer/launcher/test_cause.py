@@ -253,7 +253,7 @@ def test_a_worker_that_the_kernel_killed_for_memory_is_told_with_the_limit_of_it
 ) -> None:
     monkeypatch.setattr(ending, "lowest_limit", lambda: 2500 << 20)
     config: Any = SimpleNamespace(spec=SimpleNamespace(command=None))
-    counter: Any = SimpleNamespace(killed=lambda: True)
+    counter: Any = SimpleNamespace(killed=lambda within: True)
     with Page(tmp_path / "page", create=True) as page:
         worker: Any = SimpleNamespace(
             rank=3,

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from ddpjob_api.messages import Start
-from ddpjob_trainer.files import Files
+from ddpjob_trainer.files import Files, agent_file
 from ddpjob_trainer.launcher import ending
 from ddpjob_trainer.launcher.crew import Crew
 from ddpjob_trainer.launcher.foreman import Foreman
 from ddpjob_trainer.launcher.oom import OomCounter
 from ddpjob_trainer.launcher.timing import OOM_SECONDS
+from ddpjob_trainer.launcher.verdict import Rank
 from ddpjob_trainer.page import Page
 
 
@@ -52,18 +53,23 @@ def kernel(tmp_path: Path) -> Kernel:
     return Kernel(tmp_path)
 
 
-def killed(kernel: Kernel, tmp_path: Path) -> bool:
-    """Whether a rank that ends with SIGKILL now is said to have been killed for memory."""
-    config: Any = SimpleNamespace(spec=SimpleNamespace(command=None))
+def killed(kernel: Kernel, tmp_path: Path, *, command: tuple[str, ...] | None = None) -> bool:
+    """Whether a rank that ends with SIGKILL now is said to have been killed for memory; of a `command`, when that ends."""
+    config: Any = SimpleNamespace(spec=SimpleNamespace(command=command), run_dir=tmp_path)
+    agent = agent_file(tmp_path, 1)
+    agent.parent.mkdir(parents=True, exist_ok=True)
+    agent.write_text('[{"rank": 3, "exitCode": -9}]')
     with Page(tmp_path / "page", create=True) as page:
         worker: Any = SimpleNamespace(
             rank=3,
+            ranks=(Rank(rank=3, files=Files.of(tmp_path, 1, 3), page=page),),
             signals={},
             page=page,
             files=Files.of(tmp_path, 1, 3),
             pumps=(None, SimpleNamespace(tail=[])),
         )
-        item = ending.end_of(worker, -9, config=config, generation=1, stop_asked=False, oom=kernel.counter)
+        code = -9 if command is None else 1
+        item = ending.end_of(worker, code, config=config, generation=1, stop_asked=False, oom=kernel.counter)
     return item.oom_killed
 
 
@@ -77,6 +83,21 @@ def test_a_worker_may_take_a_while_to_die(kernel: Kernel, tmp_path: Path) -> Non
     kernel.watch()
     kernel.now += OOM_SECONDS / 2
     assert killed(kernel, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        pytest.param(32.0, True, id="torchrun gives the other ranks 30 s before it ends"),
+        pytest.param(3600.0, False, id="what it ended with has another cause"),
+    ],
+)
+def test_a_command_ends_after_its_ranks(kernel: Kernel, tmp_path: Path, seconds: float, told: bool) -> None:
+    kernel.kill()
+    kernel.watch()
+    kernel.now += seconds
+    kernel.watch()
+    assert killed(kernel, tmp_path, command=("torchrun", "train.py")) is told
 
 
 def test_a_kill_of_another_process_is_not_blamed_on_a_worker_that_is_killed_later(

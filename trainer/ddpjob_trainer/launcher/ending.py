@@ -14,6 +14,7 @@ from ddpjob_trainer.launcher import autopsy
 from ddpjob_trainer.launcher.cause import CRASHES, Circumstances, read_error, worker_exit
 from ddpjob_trainer.launcher.config import Config
 from ddpjob_trainer.launcher.oom import OomCounter
+from ddpjob_trainer.launcher.timing import COMMAND_OOM_SECONDS, OOM_SECONDS
 from ddpjob_trainer.launcher.verdict import command_exit
 from ddpjob_trainer.launcher.workers import Worker
 
@@ -31,7 +32,7 @@ def end_of(
         place=autopsy.spot(autopsy.place(autopsy.innermost(autopsy.read(worker.files.stacks))))
         if returncode in CRASHES
         else None,
-        oom=may_be_oom and oom.killed(),
+        oom=may_be_oom and oom.killed(within=COMMAND_OOM_SECONDS if command else OOM_SECONDS),
         memory_limit=lowest_limit(),
     )
     if command:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddpjob_trainer.cgroup import CGROUP, MOUNT, group_paths
-from ddpjob_trainer.launcher.timing import OOM_SECONDS
+from ddpjob_trainer.launcher.timing import COMMAND_OOM_SECONDS, OOM_SECONDS
 
 
 class OomCounter:
@@ -29,7 +29,7 @@ class OomCounter:
         """See what is new, often enough to know when it came."""
         now, count = self._clock(), self._count()
         self._kills += [now] * (count - self._before)
-        self._kills = [at for at in self._kills if at > now - OOM_SECONDS]
+        self._kills = [at for at in self._kills if at > now - COMMAND_OOM_SECONDS]
         self._before = max(self._before, count)
 
     def forget(self) -> None:
@@ -37,12 +37,14 @@ class OomCounter:
         self.look()
         self._kills = []
 
-    def killed(self) -> bool:
+    def killed(self, *, within: float = OOM_SECONDS) -> bool:
         """Whether a worker that has ended now may be one of the killed; each is one worker's."""
         self.look()
-        if not self._kills:
+        oldest = self._clock() - within
+        kill = next((at for at in self._kills if at > oldest), None)
+        if kill is None:
             return False
-        self._kills.pop(0)
+        self._kills.remove(kill)
         return True
 
     def _count(self) -> int:

@@ -52,6 +52,8 @@ HELD_SECONDS = 0.5
 """So long a stopped rank stays so: it goes on to write its stacks, and the others, who wait for it, write theirs before."""
 OOM_SECONDS = 30.0
 """A process that the kernel has killed for memory is gone after this: what ends later was killed by somebody else."""
+COMMAND_OOM_SECONDS = 90.0
+"""The same of a `command`, which ends later: torchrun and accelerate give the other ranks 30 s before they kill them, too."""
 KILL_SECONDS = 30.0
 """A process that is not gone this long after SIGKILL sits in the kernel; its launcher gives up."""
 ORPHAN_LOOKS = 50

@@ -12,6 +12,8 @@ from ddpjob_api.messages import Beat, Done, Finish, Leave, Pause, Paused, Start,
 from ddpjob_api.page import Slot
 from ddpjob_api.report import Outcome, RunState
 from ddpjob_trainer.launcher.crew import Crew
+from ddpjob_trainer.launcher.stopping import after_step_seconds
+from ddpjob_trainer.launcher.timing import KILL_FRACTION
 from ddpjob_trainer.page import Page
 
 
@@ -49,11 +51,18 @@ def test_ranks_that_reached_the_stop_step_have_most_of_the_grace_period_to_save(
         core.received(1.1, link, Paused(generation=1, boundary=5))
     core.received(2.0, 1, Beat(generation=1, steps=(6, 6)))
     core.received(2.0, 2, Beat(generation=1, steps=(6, 6)))
-    assert not sent(core.tick(9.4), Stop)
-    stops = sent(core.tick(9.6), Stop)
+    assert not sent(core.tick(8.4), Stop)
+    stops = sent(core.tick(8.6), Stop)
     assert {link: stop.why for link, stop in stops.items()} == dict.fromkeys(
-        (1, 2), "every rank reached the stop step, but they did not save and end in time"
+        (1, 2),
+        "every rank reached the stop step, but what they do after it (an evaluation, a save) did not end in time",
     )
+
+
+def test_ranks_that_reached_the_stop_step_have_some_seconds_to_end_when_they_are_told_to() -> None:
+    """A long evaluation after that step is nothing to wait for, and the program may handle SIGTERM."""
+    for grace_seconds, seconds in ((60.0, 5.0), (10.0, 1.0)):
+        assert grace_seconds * KILL_FRACTION - after_step_seconds(grace_seconds) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("beat", [None, Beat(generation=1, steps=(6, 5)), Beat(generation=1)])
@@ -77,7 +86,7 @@ def test_ranks_that_ended_while_others_save_are_not_waited_for() -> None:
         core.received(1.1, link, Paused(generation=1, boundary=5))
     core.received(1.5, 1, Stopped(generation=1))
     core.received(2.0, 2, Beat(generation=1, steps=(6,)))
-    assert not sent(core.tick(9.4), Stop)
+    assert not sent(core.tick(8.4), Stop)
 
 
 def test_ranks_that_finish_while_a_stop_is_pending_are_done() -> None:

@@ -15,8 +15,10 @@ from ddpjob_trainer.launcher.job import Job
 from ddpjob_trainer.launcher.members import Member
 from ddpjob_trainer.launcher.timing import (
     EARLY_SECONDS,
+    HANDLERS_SECONDS,
     HEALTHY_SECONDS,
     KILL_FRACTION,
+    LAST_FRACTION,
     LOST_GRACE_SECONDS,
     STOP_FRACTION,
 )
@@ -181,11 +183,17 @@ def continue_soft(job: Job, now: float, halt: Halt) -> None:
         job.say(f"generation {job.generation}: all ranks save and stop at step {halt.stop_at}")
         job.broadcast(StopAt(term=job.term, generation=job.generation, step=halt.stop_at))
         return
-    saving = halt.stop_at is not None and all(halt.steps.get(node, 0) >= halt.stop_at for node in waited)
-    fraction = KILL_FRACTION if saving else STOP_FRACTION
-    if now >= halt.opened + job.settings.grace_seconds * fraction and not job.members.quiet:
-        late = "every rank reached the stop step, but they did not save and end in time"
-        stop(job, now, late if saving else "not every rank reached the stop step in time")
+    arrived = halt.stop_at is not None and all(halt.steps.get(node, 0) >= halt.stop_at for node in waited)
+    grace = job.settings.grace_seconds
+    limit = after_step_seconds(grace) if arrived else grace * STOP_FRACTION
+    if now >= halt.opened + limit and not job.members.quiet:
+        late = "every rank reached the stop step, but what they do after it (an evaluation, a save) did not end in time"
+        stop(job, now, late if arrived else "not every rank reached the stop step in time")
+
+
+def after_step_seconds(grace_seconds: float) -> float:
+    """From the beginning of a soft stop, how long ranks that reach the stop step have to evaluate, save and end."""
+    return grace_seconds * KILL_FRACTION - min(HANDLERS_SECONDS, grace_seconds * LAST_FRACTION)
 
 
 def is_hang(verdict: Verdict) -> bool:

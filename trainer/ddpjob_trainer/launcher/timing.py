@@ -29,7 +29,7 @@ PAUSE_SETTLE_SECONDS = 0.01
 STOP_FRACTION = 0.5
 """Part of the grace period in which workers must have reached the stop step; else the rest is for SIGTERM and SIGKILL."""
 KILL_FRACTION = 0.85
-"""By then those that reached it must have saved; workers of a soft stop are killed."""
+"""By then workers of a soft stop are killed."""
 LEAVE_FRACTION = 0.95
 """By then a launcher that was told to go goes, before the kubelet kills it."""
 
@@ -40,6 +40,8 @@ a thread or an exit handler holds it, and its peers wait for it in a collective.
 HANDLERS_SECONDS = 5.0
 HANDLERS_FRACTION = 0.5
 """How long the exit handlers of a rank that has failed go on when all are ended: at most this part of the grace period."""
+LAST_FRACTION = 0.1
+"""At most this part of it, and HANDLERS_SECONDS, have those from SIGTERM to SIGKILL that were at the stop step in time."""
 EARLY_SECONDS = 60.0
 """A rank that is inside one step for so long, when another has ended with 0, waits for it in a collective."""
 

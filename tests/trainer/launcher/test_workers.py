@@ -138,6 +138,7 @@ def test_a_rank_that_torchrun_starts_again_has_the_time_that_a_start_takes(
 ) -> None:
     watchdog = Watchdog(LIMIT)
     first = live(2)  # stands before its first step, as its successor will
+    says(command, 2, TORCH_IMPORTED_AT=1)
     assert watchdog.overdue(living(command), 0) is None
     assert watchdog.overdue(living(command), 95) is None
     first.kill()

@@ -126,6 +126,8 @@ class Slot(IntEnum):
     DEVICE_ALLOCATED_BYTES = 59
     DEVICE_RESERVED_BYTES = 60
     """Both 0 without a device; looked at now and then."""
+    TORCH_IMPORT_AT = 61
+    """Not 0: its import has begun."""
     STEP_DURATIONS = 64
     """The first of `len(STEP_BOUNDS) + 1` counts: steps not longer than each bound, and the longer ones."""
     DEVICE_PEAK_BYTES = 84

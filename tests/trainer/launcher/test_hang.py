@@ -224,11 +224,15 @@ def test_a_script_that_trains_in_another_process_is_not_hung_and_is_told(
     assert launcher.output.count(said) == 1
 
 
-def test_a_rank_is_watched_before_it_imports_torch_where_another_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slot", [Slot.TORCH_IMPORT_AT, Slot.TORCH_IMPORTED_AT])
+def test_a_rank_is_watched_before_it_imports_torch_where_another_has_or_began_to(
+    tmp_path: Path, slot: Slot
+) -> None:
+    """All may hang in that import, of a file system that does not answer."""
     with Page(tmp_path / "0", create=True) as first, Page(tmp_path / "1", create=True) as second:
         pages, watched = {0: first, 1: second}, Watchdog(LIMIT)
         assert [watched.overdue(pages, now) for now in (0.0, 500.0)] == [None, None]
-        first[Slot.TORCH_IMPORTED_AT] = 1
+        first[slot] = 1
         assert [watched.overdue(pages, now) for now in (500.0, 599.0, 600.0)] == [None, None, 100.0]
 
 

@@ -160,7 +160,7 @@ def test_the_life_of_a_worker_is_on_its_page(untouched: list[Rank]) -> None:
     times = [
         rank[slot]
         for slot in (
-            Slot.STARTED_AT, Slot.TORCH_IMPORTED_AT, Slot.PROCESS_GROUP_AT, Slot.DDP_AT, Slot.FIRST_STEP_AT,
+            Slot.STARTED_AT, Slot.TORCH_IMPORT_AT, Slot.TORCH_IMPORTED_AT, Slot.PROCESS_GROUP_AT, Slot.DDP_AT, Slot.FIRST_STEP_AT,
             Slot.LAST_STEP_AT,
         )
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """A module that is waited for is seen right after its code ran, and quickly."""
 
 import gc
-import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,22 @@ def test_what_an_import_made_is_not_young_any_more(tmp_path: Path, monkeypatch: 
     assert len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < 10_000
     assert gc.get_freeze_count() == frozen
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, PostImport)]
+
+
+def test_a_module_is_told_of_when_its_code_begins_and_not_when_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "looked_for.py").write_text("import sys\nsys.told.append('code')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    told: list[str] = []
+    monkeypatch.setattr(sys, "told", told, raising=False)
+    PostImport(lambda module, error: None).add(
+        "looked_for", lambda module: told.append("after"), before=lambda: told.append("before")
+    )
+    assert importlib.util.find_spec("looked_for") is not None
+    assert told == []
+    importlib.import_module("looked_for")
+    assert told == ["before", "code", "after"]
 
 
 def test_to_list_the_modules_makes_no_work_for_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,12 +60,15 @@ def put_hooks(worker: Worker, notices: Notices, guard: Guard) -> None:
     def failed(module: str, error: Exception) -> None:
         notices.warn(f"{module} of this torch is not instrumented: {type(error).__name__}: {error}")
 
+    def importing() -> None:
+        worker.page[Slot.TORCH_IMPORT_AT] = monotonic()
+
     def imported(torch: Any) -> None:
         worker.page[Slot.TORCH_IMPORTED_AT] = monotonic()
         worker.put_fact(Fact.TORCH, str(torch.__version__))
 
     hooks = PostImport(failed)
-    hooks.add("torch", imported)
+    hooks.add("torch", imported, before=importing)
     hooks.add("torch.autograd", lambda module: autograd.patch(module, worker, clock, guard))
     hooks.add(
         "torch.optim.optimizer",

@@ -23,17 +23,28 @@ class PostImport(MetaPathFinder):
     def __init__(self, on_error: Callable[[str, Exception], None]) -> None:
         """A hook that raises is given to `on_error` with its module's name; the program's import goes on."""
         self._hooks: dict[str, Hook] = {}
+        self._before: dict[str, Callable[[], None]] = {}
         self._on_error = on_error
 
-    def add(self, name: str, hook: Hook) -> None:
-        """Call `hook(module)` once, after the module's code and before anyone else sees the module."""
+    def add(self, name: str, hook: Hook, *, before: Callable[[], None] | None = None) -> None:
+        """Call `hook(module)` once, after the module's code and before anyone else sees the module.
+
+        `before` is called where that code begins; to look for the module (`find_spec`) does not mean to import it.
+        """
         module = sys.modules.get(name)
         if module is not None:
             self._call(name, hook, module)
             return
         self._hooks[name] = hook
+        if before is not None:
+            self._before[name] = before
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
+
+    def begins(self, module: ModuleType) -> None:
+        before = self._before.pop(module.__name__, None)
+        if before is not None:
+            before()
 
     def ran(self, module: ModuleType) -> None:
         hook = self._hooks.pop(module.__name__, None)
@@ -92,6 +103,7 @@ class HookedLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._real
         module.__loader__ = self._real
+        self._hooks.begins(module)
         with collector_resting():
             self._real.exec_module(module)
         self._hooks.ran(module)

@@ -59,9 +59,13 @@ class Watchdog:
         return max(found, default=None)
 
 
+SHOWN = (Slot.TORCH_IMPORT_AT, Slot.TORCH_IMPORTED_AT, Slot.GENERATION_STEPS)
+"""An import of torch that does not end (a file system that hangs) is a hang, too; the second where nobody saw it begin."""
+
+
 def shown(page: Page) -> bool:
     """Whether a rank may be seen to make steps: not where the program trains in a child, or after an exec."""
-    return page[Slot.TORCH_IMPORTED_AT] > 0 or page[Slot.GENERATION_STEPS] > 0
+    return any(page[slot] > 0 for slot in SHOWN)
 
 
 IN_A_STEP = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER})

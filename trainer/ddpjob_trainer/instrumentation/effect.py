@@ -38,7 +38,7 @@ class Effect:
         self._reducers: list[Reducer] = []
         """Of models that live; each is read a last time when its model goes."""
         self._finished_count = 0
-        self._counts_collectives = True
+        self._counts_collectives = self._all_count = True
         self._counts_reductions = False
         """Some model has a reducer that counts."""
         self._sharded = False
@@ -49,7 +49,7 @@ class Effect:
 
     def group_made(self, c10d: Any) -> None:
         """The default process group is there."""
-        self._c10d, self._counts_collectives = c10d, True
+        self._c10d, self._counts_collectives, self._all_count = c10d, True, True
         page = self._worker.page
         page[Slot.PROCESS_GROUP_AT] = monotonic()
         page[Slot.WORLD_SIZE] = c10d.get_world_size()
@@ -131,24 +131,26 @@ class Effect:
         """Collectives that the default group has begun; 0 where its backend does not count."""
         # Asked each time: a group that is destroyed may live on, where a model of it does.
         group = self._c10d.GroupMember.WORLD if self._c10d is not None else None
-        return self._begun_in((group,)) if group is not None else 0
+        if group is None or not self._counts_collectives:
+            return 0
+        try:
+            number: int = group._get_sequence_number_for_group()
+            return number
+        except RuntimeError:
+            self._counts_collectives = False
+            return 0
 
     def collectives(self) -> int:
         """Collectives that this rank has begun in any group, so that a step after none of them may be its own.
 
         0 where that tells nothing: without a DDP model or another rank all steps count, and some backends do not say.
         """
-        if not self._parameters or self._worker.page[Slot.WORLD_SIZE] <= 1:
-            return 0
-        return self._begun_in(tuple(self._c10d._world.pg_map))
-
-    def _begun_in(self, groups: tuple[Any, ...]) -> int:
-        if not self._counts_collectives:
+        if not self._parameters or not self._all_count or self._worker.page[Slot.WORLD_SIZE] <= 1:
             return 0
         try:
-            return sum([group._get_sequence_number_for_group() for group in groups])
+            return sum([group._get_sequence_number_for_group() for group in self._c10d._world.pg_map])
         except RuntimeError:
-            self._counts_collectives = False
+            self._all_count = False  # one does not; the default group may
             return 0
 
     def finish(self) -> None:

@@ -104,7 +104,6 @@ dist.destroy_process_group()
     [
         pytest.param("one rank", 1, id="of the only rank"),
         pytest.param("sharded", 2, id="in other groups than the default one"),
-        pytest.param("gone", 2, id="of each rank for itself, when the model is gone"),
     ],
 )
 def test_a_training_without_ddp_follows_one_with_it(tmp_path: Path, kind: str, world_size: int) -> None:
@@ -115,20 +114,24 @@ def test_a_training_without_ddp_follows_one_with_it(tmp_path: Path, kind: str, w
         assert rank[Slot.STEP] == 3 + 20
 
 
-def test_a_stop_after_the_last_step_with_ddp_is_made_at_the_first_pass_without(tmp_path: Path) -> None:
+def test_a_stop_after_the_last_step_with_ddp_is_made_after_the_first_step_without(tmp_path: Path) -> None:
+    """Only its step shows that the pass before it was of the training, and not of an evaluation."""
     program = tmp_path / "train.py"
     program.write_text(FOLLOWED)
     Page(tmp_path / "page-0", create=True)[Slot.STOP_AT] = 3
     [rank] = run(tmp_path, [str(program), "gone"], world_size=1)
-    assert (rank.returncode, rank[Slot.EXIT_CODE], rank[Slot.STEP]) == (85, 85, 3), rank.stderr
+    assert (rank.returncode, rank[Slot.EXIT_CODE], rank[Slot.STEP]) == (85, 85, 4), rank.stderr
 
 
 PROBED = (
     TRAIN
     + """
+import sys
 model, optimizer = wrapped()
 for epoch in range(3):
     train(model, optimizer, 4)
+    if sys.argv[1] == "gone":
+        del model, optimizer  # as at the end of a function
     if dist.get_rank() == 0:
         head = torch.nn.Linear(4, 1)
         descent = torch.optim.SGD(head.parameters(), lr=0.1)
@@ -136,17 +139,21 @@ for epoch in range(3):
             head(torch.ones(2, 4)).sum().backward()
             descent.step()
     dist.barrier()
+    if sys.argv[1] == "gone":
+        model, optimizer = wrapped()
 dist.destroy_process_group()
 """
 )
 
 
-def test_a_probe_that_one_rank_fits_leaves_the_ranks_at_one_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["there", "gone"])
+def test_a_probe_that_one_rank_fits_leaves_the_ranks_at_one_step(tmp_path: Path, model: str) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROBED)
-    ranks = run(tmp_path, [str(program)])
+    ranks = run(tmp_path, [str(program), model])
     assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr
     assert [rank[Slot.STEP] for rank in ranks] == [12, 12]
+    assert [rank[Slot.UNMEASURED] for rank in ranks] == [1, 0], "the last that rank 0 did was its own"
     assert [rank[Slot.OBSERVED_ACCUMULATION] for rank in ranks] == [2, 2]
 
 

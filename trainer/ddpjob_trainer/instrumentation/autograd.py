@@ -49,7 +49,7 @@ def patch(module: Any, worker: Worker, clock: Clock, guard: Guard) -> None:
         if clock.unseen_step is not None:
             clock.catch_up()
         # With DDP a forward pass comes first: a backward pass without one is of what a rank fits alone, like an evaluation.
-        if clock.stop_due and not clock.training:
+        if clock.stop_due and not clock.with_ddp:
             clock.end()  # the program's own callbacks run here: what they raise is the program's
         inside, root = True, None
         began()

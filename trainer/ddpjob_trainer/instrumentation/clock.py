@@ -90,6 +90,11 @@ class Clock:
         """How many this rank has begun; 0 where that tells nothing of a step."""
         self._begun = 0
         """Those before the newest step, of whatever optimizer."""
+        self._alone = False
+        """The newest step was of this rank alone, and is not counted."""
+        self.with_ddp = False
+        """The newest step that counts had a forward pass of a DDP model."""
+        self._micro_batches = 0.0
         self.trains_a_model: Callable[[Any], bool] = lambda _optimizer: False
         """Whether an optimizer changes parameters of a DDP model."""
         self.steps = 0
@@ -223,6 +228,7 @@ class Clock:
         if primary is not optimizer:
             if 0 < begun == self._begun and not self.trains_a_model(optimizer):
                 self._backwards = 0  # a fit of its own is no part of the window
+                self._alone, self._slots[UNMEASURED] = True, 1  # and no hang, however long it takes
                 return False
             self._of_others += 1
             if primary is not None and self._of_others <= SUCCEEDS_AFTER:
@@ -231,6 +237,9 @@ class Clock:
         self._of_others = 0
         self.steps += 1
         slots = self._slots
+        if self._alone:
+            self._alone, slots[UNMEASURED] = False, 0
+        self.with_ddp, self._micro_batches = slots[MICRO_BATCHES] > self._micro_batches, slots[MICRO_BATCHES]
         if self._backwards > self._before_step + 1:
             self._backwards = self._synced = (
                 0  # a closure is evaluated several times (LBFGS): no accumulation

@@ -143,9 +143,10 @@ class Effect:
     def collectives(self) -> int:
         """Collectives that this rank has begun in any group, so that a step after none of them may be its own.
 
-        0 where that tells nothing: without a DDP model or another rank all steps count, and some backends do not say.
+        0 where that tells nothing: where there was no DDP model, or is no other rank, all steps count, and some
+        backends do not say. Whether a model still lives is not asked: each rank would see it end at another time.
         """
-        if not self._parameters or not self._all_count or self._worker.page[Slot.WORLD_SIZE] <= 1:
+        if not self._clock.models or not self._all_count or self._worker.page[Slot.WORLD_SIZE] <= 1:
             return 0
         try:
             return sum([group._get_sequence_number_for_group() for group in self._c10d._world.pg_map])

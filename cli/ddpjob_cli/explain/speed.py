@@ -126,7 +126,7 @@ def stalled(seen: Observation) -> Iterator[Finding]:
             what=f"{stands}; {named(busy)} in {patient.phase}",
             where=at(patient.pod, patient.host),
             do=f"that is too long: does what it reads or writes still answer? ddpjob logs {seen.argument} shows where it "
-            "stands; recovery.progressTimeoutSeconds would end it"
+            f"stands{'' if limit(seen) else '; recovery.progressTimeoutSeconds would end it'}"
             if late
             else f"no steps are made meanwhile, and the other ranks wait; ddpjob logs {seen.argument} shows whether it "
             "goes on",
@@ -149,8 +149,12 @@ def stalled(seen: Observation) -> Iterator[Finding]:
 
 def patience(seen: Observation) -> float:
     """Seconds without a step that are normal while a rank does what takes long by design."""
-    limit = seen.spec.recovery.progress_timeout.total_seconds() if seen.spec is not None else 0.0
-    return PATIENCE * limit or PATIENT_SECONDS
+    return PATIENCE * limit(seen) or PATIENT_SECONDS
+
+
+def limit(seen: Observation) -> float:
+    """`recovery.progressTimeoutSeconds`; 0 where it is off or not known."""
+    return seen.spec.recovery.progress_timeout.total_seconds() if seen.spec is not None else 0.0
 
 
 def named(numbers: list[int]) -> str:

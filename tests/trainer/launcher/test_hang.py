@@ -208,7 +208,7 @@ time.sleep(25)
 """
 
 
-@pytest.mark.parametrize("kind", ["child", "exec"])
+@pytest.mark.parametrize("kind", ["child", pytest.param("exec", marks=pytest.mark.slow)])
 def test_a_script_that_trains_in_another_process_is_not_hung_and_is_told(
     job: MakeJob, tmp_path: Path, kind: str
 ) -> None:

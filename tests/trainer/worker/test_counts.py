@@ -44,6 +44,15 @@ def test_the_process_group_counts_the_same_collectives(overridden: list[Rank]) -
     assert overridden[0].printed["collectives"] == 1 + REBUILD + 9 * 12
 
 
+@pytest.fixture
+def effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Effect:
+    worker = Worker(Page(tmp_path / "page", create=True), {})
+    notices = Notices(worker)
+    made = Effect(worker, notices, Clock(worker, notices), Guard(worker, notices))
+    monkeypatch.setattr(made, "publish", lambda: None)
+    return made
+
+
 class Group:
     """A process group with a count; None: its backend has none."""
 
@@ -56,13 +65,7 @@ class Group:
         return self.count
 
 
-def test_a_group_that_is_destroyed_counts_no_more_and_is_not_kept_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = Worker(Page(tmp_path / "page", create=True), {})
-    notices = Notices(worker)
-    effect = Effect(worker, notices, Clock(worker, notices), Guard(worker, notices))
-    monkeypatch.setattr(effect, "publish", lambda: None)
+def test_a_group_that_is_destroyed_counts_no_more_and_is_not_kept_alive(effect: Effect) -> None:
     member = SimpleNamespace(WORLD=Group(7))
     c10d: Any = SimpleNamespace(GroupMember=member, get_world_size=lambda: 2)
     assert effect.collective_sequence() == 0
@@ -82,6 +85,22 @@ def test_a_group_that_is_destroyed_counts_no_more_and_is_not_kept_alive(
     assert effect.collective_sequence() == 0, "a model of the destroyed group keeps it alive"
 
 
+def test_a_group_that_does_not_count_leaves_the_others_their_counts(effect: Effect) -> None:
+    default, other = Group(7), Group(5)
+    groups = {default: "gloo", other: "gloo"}
+    c10d: Any = SimpleNamespace(
+        GroupMember=SimpleNamespace(WORLD=default),
+        get_world_size=lambda: 2,
+        _world=SimpleNamespace(pg_map=groups),
+    )
+    effect.group_made(c10d)
+    assert effect.collectives() == 0, "without a DDP model all steps count"
+    effect.model_made(Model())
+    assert effect.collectives() == 12
+    groups[Group(None)] = "fake"
+    assert (effect.collectives(), effect.collective_sequence()) == (0, 7)
+
+
 class Model:
     """A DDP object without a reducer."""
 
@@ -98,13 +117,7 @@ class Model:
         return self.held
 
 
-def test_whose_parameters_an_optimizer_has_is_known_without_a_walk_through_the_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = Worker(Page(tmp_path / "page", create=True), {})
-    notices = Notices(worker)
-    effect = Effect(worker, notices, Clock(worker, notices), Guard(worker, notices))
-    monkeypatch.setattr(effect, "publish", lambda: None)
+def test_whose_parameters_an_optimizer_has_is_known_without_a_walk_through_the_models(effect: Effect) -> None:
     model, probe = Model(), Model()
     optimizers = [SimpleNamespace(param_groups=[{"params": each.held}]) for each in (model, probe)]
     effect.model_made(model)
